@@ -1,0 +1,1 @@
+"""Sandbox side of Cloche: the daemon that runs as PID 1 in every sandbox."""

@@ -1,0 +1,1 @@
+"""Cloche: client library and the vocabulary shared by client, server and guest."""

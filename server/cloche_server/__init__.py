@@ -1,0 +1,1 @@
+"""Host side of Cloche: the server, its drivers and its state."""
