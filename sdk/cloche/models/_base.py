@@ -1,0 +1,43 @@
+"""What all models share: unknown fields are rejected, models are immutable, ids and names have one grammar."""
+
+from __future__ import annotations
+
+from typing import Annotated, Generic, NewType, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+
+Item = TypeVar("Item", bound=BaseModel)
+
+SandboxId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{20}$")]
+"""20 lower-case letters and digits: ids stand in host names, and E2B's clients demand exactly this."""
+
+ContextId = Annotated[str, StringConstraints(pattern=r"^(default|ctx-[a-z0-9]{12})$")]
+"""``default`` is the context every sandbox has from its first use on; it runs Python."""
+
+RunId = Annotated[str, StringConstraints(pattern=r"^run-[a-z0-9]{12}$")]
+KeyId = Annotated[str, StringConstraints(pattern=r"^key-[a-z0-9]{12}$")]
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+"""Free names: a letter or digit first, then letters, digits, ``_``, ``.``, ``-``; at most 63."""
+
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)]
+EnvValue = Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
+"""131,072 bytes is Linux' own limit for one string of the environment (MAX_ARG_STRLEN)."""
+
+Env = Annotated[dict[EnvName, EnvValue], Field(max_length=1024)]
+Cursor = NewType("Cursor", str)
+Timestamp = AwareDatetime
+"""ISO 8601 with an offset; the server always sends UTC."""
+
+
+class Model(BaseModel):
+    """Base of every model on the wire."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Page(Model, Generic[Item]):
+    """One page of a list, newest first. ``next_page`` is passed as ``page`` to get the rest; null at the end."""
+
+    items: list[Item]
+    next_page: str | None = None

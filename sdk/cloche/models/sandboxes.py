@@ -1,0 +1,90 @@
+"""Sandboxes: what can be asked for, and what is said of one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, StringConstraints
+
+from cloche.models._base import Env, Model, Name, SandboxId, Timestamp
+
+DriverName = Literal["gvisor", "runc"]
+
+LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,62}$")]
+LabelValue = Annotated[str, StringConstraints(max_length=256)]
+Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64)]
+"""Labels select (`labels=` in lists); metadata is only carried."""
+
+
+class Resources(Model):
+    """Limits of one sandbox; each is enforced by the kernel or the runtime, none is a wish."""
+
+    cpus: float = Field(default=2.0, ge=0.1, le=256, description="CPU cores, as a share of time")
+    memory_mb: int = Field(default=2048, ge=128, le=1_048_576, description="MiB of RAM; there is no swap")
+    max_processes: int = Field(default=512, ge=32, le=65_536, description="processes and threads")
+    disk_mb: int = Field(default=4096, ge=64, le=1_048_576, description="MiB the sandbox may write over its image")
+
+
+class SandboxState(StrEnum):
+    """``creating -> running -> deleted``; ``failed`` when the start failed or the sandbox ended by itself."""
+
+    CREATING = "creating"
+    RUNNING = "running"
+    FAILED = "failed"
+    DELETED = "deleted"
+
+
+class SandboxCreate(Model):
+    """Body of ``POST /v1/sandboxes``."""
+
+    image: str = Field(default="python", min_length=1, max_length=128, description="image name or digest")
+    name: Name | None = Field(default=None, description="unique among the owner's sandboxes that are not deleted")
+    driver: DriverName | None = Field(default=None, description="null: the strongest that passes its self-test")
+    resources: Resources = Resources()
+    env: Env = Field(default={}, description="environment of everything started in the sandbox")
+    sudo: bool = Field(default=True, description="false: no way to become root inside")
+    labels: Labels = {}
+    metadata: dict[str, JsonValue] = Field(default={}, max_length=64)
+
+
+class SandboxUpdate(Model):
+    """Body of ``PATCH /v1/sandboxes/{sandbox_id}``. Null means: leave as it is."""
+
+    name: Name | None = None
+    labels: Labels | None = None
+    metadata: dict[str, JsonValue] | None = Field(default=None, max_length=64)
+
+
+class Failure(Model):
+    """Why a sandbox, a context or a run ended before its time."""
+
+    reason: Literal[
+        "out_of_memory", "signal", "exit", "start_failed", "lost", "interrupted", "timeout", "restarted", "deleted"
+    ]
+    message: str
+    exit_code: int | None = None
+    signal: str | None = Field(default=None, description="name, as in SIGKILL")
+
+
+class Sandbox(Model):
+    """One sandbox. ``env`` lists names only: values may be secrets, and nobody needs them read back."""
+
+    id: SandboxId
+    name: str | None
+    owner: str
+    state: SandboxState
+    image: str
+    image_digest: str
+    driver: DriverName
+    isolation: str = Field(description="the boundary, in a few words, for people to judge")
+    capabilities: list[str]
+    epoch: str = Field(description="runtime epoch: new in every life of the sandbox")
+    resources: Resources
+    sudo: bool
+    env: list[str]
+    labels: Labels
+    metadata: dict[str, JsonValue]
+    created_at: Timestamp
+    started_at: Timestamp | None
+    failure: Failure | None = None
