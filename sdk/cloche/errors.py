@@ -31,8 +31,8 @@ The tree::
         ├── ConnectionFailed       connection_failed (503): the client could not reach the server
         └── InternalError          internal (500): a defect in Cloche
 
-On the wire an error is `ErrorBody`: ``{code, message, hint, retryable, details, request_id}``. ``details`` holds values a
-program can use; its shape is documented with each code in docs/errors.md.
+On the wire an error is `ErrorBody`: ``{code, message, hint, retryable, details, request_id}``. ``details`` holds values
+a program can use; its shape is documented with each code in docs/errors.md.
 """
 
 from __future__ import annotations
