@@ -1,6 +1,6 @@
 """Models: the JSON of the API as types, shared by client, server and guest. Every model rejects unknown fields."""
 
-from cloche.models._base import ContextId, Cursor, Env, KeyId, Model, Name, Page, RunId, SandboxId, Timestamp
+from cloche.models._base import ContextId, Env, KeyId, Model, Name, Page, RunId, SandboxId, Timestamp
 from cloche.models.contexts import (
     CompleteReply,
     CompleteRequest,
@@ -54,7 +54,6 @@ __all__ = [
     "ContextId",
     "ContextLimits",
     "ContextState",
-    "Cursor",
     "DisplayOutput",
     "DriverName",
     "DriverReport",

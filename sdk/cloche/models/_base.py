@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, NewType, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
@@ -25,7 +25,6 @@ EnvValue = Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x0
 """131,072 bytes is Linux' own limit for one string of the environment (MAX_ARG_STRLEN)."""
 
 Env = Annotated[dict[EnvName, EnvValue], Field(max_length=1024)]
-Cursor = NewType("Cursor", str)
 Timestamp = AwareDatetime
 """ISO 8601 with an offset; the server always sends UTC."""
 

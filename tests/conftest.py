@@ -1,0 +1,64 @@
+"""The strict runner: beside warnings as errors, nothing unexpected may be logged and nothing may be left running.
+
+A test that provokes a log line of level WARNING or above declares it::
+
+    @pytest.mark.expected_logs("the guest of .* did not answer")
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "expected_logs(*patterns): log lines (WARNING and above) this test provokes")
+
+
+@pytest.fixture(autouse=True)
+def _no_unexpected_logs(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Fail on a line of level WARNING or above that the test did not declare."""
+    yield
+    patterns = [p for mark in request.node.iter_markers("expected_logs") for p in mark.args]
+    records = [r for phase in ("setup", "call", "teardown") for r in caplog.get_records(phase)]
+    unexpected = [
+        f"{r.name}: {r.getMessage()}"
+        for r in records
+        if r.levelno >= logging.WARNING and not any(re.search(p, r.getMessage()) for p in patterns)
+    ]
+    assert not unexpected, "unexpected log lines:\n" + "\n".join(unexpected)
+
+
+def child_pids() -> set[int]:
+    """Direct children of the test process, zombies included."""
+    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_leaked_processes() -> Iterator[None]:
+    """The whole run leaves no child process behind."""
+    before = child_pids()
+    yield
+    left = child_pids() - before
+    assert not left, "left running: " + "; ".join(command_line(pid) for pid in left)
+
+
+def command_line(pid: int) -> str:
+    """For messages: pid and command of a process, or its absence."""
+    try:
+        return f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode(errors='replace')}"
+    except OSError:
+        return f"{pid} (gone)"
+
+
+@pytest.fixture
+def open_descriptors() -> Iterator[None]:
+    """Use this where descriptors matter: the test may not leave more open than it found."""
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    assert len(os.listdir("/proc/self/fd")) <= before, "descriptors leaked"
