@@ -20,8 +20,13 @@ MAX_WAIT_S = 60.0
 
 
 class RunCreate(Model):
-    """Body of ``POST .../runs``."""
+    """Body of ``POST .../runs``.
 
+    ``id`` makes the call safe to repeat: a client that lost the connection sends the same body again, and the context
+    answers with the run it already has. The same id with any other field changed is a conflict.
+    """
+
+    id: RunId | None = Field(default=None, description="chosen by the client; null: the guest chooses")
     code: Code
     timeout_s: float = Field(
         default=DEFAULT_RUN_TIMEOUT_S,
