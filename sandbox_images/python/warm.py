@@ -6,10 +6,10 @@ import matplotlib
 
 matplotlib.use("agg")
 
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy  # noqa: E402, F401
-import pandas  # noqa: E402, F401
-import sklearn  # noqa: E402, F401
+import matplotlib.pyplot as plt
+import numpy  # noqa: F401
+import pandas  # noqa: F401
+import sklearn  # noqa: F401
 
 figure = plt.figure()
 figure.gca().plot([1, 2])
