@@ -1,0 +1,39 @@
+"""Drivers: what makes sandboxes. The server uses these names and nothing below them."""
+
+from cloche_server.drivers._base import (
+    GUEST_ARGV,
+    UPLINK_MOUNT,
+    Driver,
+    ExitReason,
+    Probe,
+    ResourceLimits,
+    RunState,
+    SandboxSpec,
+    SandboxStatus,
+    SelfTest,
+    Usage,
+    check_sandbox_id,
+)
+from cloche_server.drivers._oci_driver import OciDriver
+from cloche_server.drivers._select import doctor, open_drivers, pick_driver, report, try_drivers
+
+__all__ = [
+    "GUEST_ARGV",
+    "UPLINK_MOUNT",
+    "Driver",
+    "ExitReason",
+    "OciDriver",
+    "Probe",
+    "ResourceLimits",
+    "RunState",
+    "SandboxSpec",
+    "SandboxStatus",
+    "SelfTest",
+    "Usage",
+    "check_sandbox_id",
+    "doctor",
+    "open_drivers",
+    "pick_driver",
+    "report",
+    "try_drivers",
+]

@@ -1,0 +1,147 @@
+"""One sandbox's cgroup: made, limited, read, emptied by force, removed. Names and values come from `_cgroup_files`.
+
+Nothing is kept in memory: the cgroup is ``cloche/<id>`` in every hierarchy, so a new process continues where a killed
+one stopped. A process only ever *joins* a cgroup that exists (`_launcher`); once `remove` has taken the directories
+away, a straggler fails to join and ends, so nothing can start after a removal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cloche_server.drivers._base import Usage
+from cloche_server.drivers._cgroup_files import (
+    CPU_FILE,
+    MEMORY_FILE,
+    MEMORY_PEAK_FILE,
+    OOM_FILE,
+    CgroupLayout,
+    Controller,
+    Limits,
+    counted_in,
+    cpu_seconds,
+    find_layout,
+    limit_writes,
+)
+
+PARENT: Final = "cloche"
+"""Our directory in the root of each hierarchy, outside of the server's own: a stopped service leaves it alone."""
+
+KILL_BOUND_S: Final = 10.0
+"""SIGKILL cannot be refused; more than this means a process stuck in the kernel (measured: 5-60 ms)."""
+
+
+def detect_layout() -> CgroupLayout:
+    """The hierarchies of this machine; `LookupError` when a controller is nowhere."""
+    mountinfo = Path("/proc/self/mountinfo").read_text()
+    candidates = [Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")]
+    controllers = next((_read(c / "cgroup.controllers") for c in candidates if (c / "cgroup.controllers").exists()), "")
+    return find_layout(mountinfo, controllers)
+
+
+class Cgroup:
+    """The cgroup of one sandbox. Cheap to make; making the object touches nothing."""
+
+    def __init__(self, layout: CgroupLayout, sandbox_id: str) -> None:
+        self._layout = layout
+        self._name = f"{PARENT}/{sandbox_id}"
+
+    @property
+    def oci_path(self) -> str:
+        """For ``linux.cgroupsPath``."""
+        return f"/{self._name}"
+
+    @property
+    def join_files(self) -> list[Path]:
+        """Write a pid into each to move the process in."""
+        return [directory / "cgroup.procs" for directory in self._layout.directories(self._name)]
+
+    def create(self, limits: Limits) -> None:
+        """Make the directories and set the limits. `OSError` when the kernel refuses one."""
+        if self._layout.version == 2:
+            self._delegate()
+        for directory in self._layout.directories(self._name):
+            directory.mkdir(parents=True, exist_ok=True)
+        for controller, writes in limit_writes(self._layout.version, limits).items():
+            directory = self._layout.directory(controller, self._name)
+            for write in writes:
+                if not write.optional or (directory / write.file).exists():
+                    (directory / write.file).write_text(write.value)
+
+    def _delegate(self) -> None:
+        """Version 2 gives a child only the controllers its parents pass on."""
+        root = self._layout.mounts[Controller.MEMORY]
+        (root / PARENT).mkdir(exist_ok=True)
+        for directory in (root, root / PARENT):
+            (directory / "cgroup.subtree_control").write_text("+memory +pids +cpu")
+
+    def exists_anywhere(self) -> bool:
+        return any(directory.exists() for directory in self._layout.all_directories(self._name))
+
+    def pids(self) -> set[int]:
+        """Of every process in any of the hierarchies; empty when there is no cgroup."""
+        found: set[int] = set()
+        for directory in self._layout.all_directories(self._name):
+            for procs in _procs_files(directory):
+                found.update(int(pid) for pid in _read(procs).split())
+        return found
+
+    def oom_kills(self) -> int:
+        return counted_in(self._value(Controller.MEMORY, OOM_FILE), "oom_kill")
+
+    def usage(self) -> Usage | None:
+        """None when the cgroup is gone."""
+        memory = self._value(Controller.MEMORY, MEMORY_FILE)
+        if not memory:
+            return None
+        peak = self._value(Controller.MEMORY, MEMORY_PEAK_FILE) or memory
+        cpu = self._value(Controller.CPUACCT, CPU_FILE) or "0"
+        pids = _read(self._layout.directory(Controller.PIDS, self._name) / "pids.current") or "0"
+        return Usage(int(memory), int(peak), cpu_seconds(self._layout.version, cpu), int(pids))
+
+    def _value(self, controller: Controller, files: dict[int, str]) -> str:
+        return _read(self._layout.directory(controller, self._name) / files[self._layout.version])
+
+    async def kill_all(self) -> None:
+        """SIGKILL until nobody is left. New processes are forbidden first, else a fork bomb could outrun the loop."""
+        with suppress(OSError):
+            (self._layout.directory(Controller.PIDS, self._name) / "pids.max").write_text("0")
+        async with asyncio.timeout(KILL_BOUND_S):
+            delay_s = 0.001
+            while pids := self.pids():
+                _kill(pids)
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, 0.05)
+
+    def remove(self) -> None:
+        """Take the directories away, nested ones first. Call it with nobody inside; `OSError` (EBUSY) otherwise."""
+        for directory in self._layout.all_directories(self._name):
+            for nested in sorted(directory.glob("**/"), reverse=True):
+                with suppress(FileNotFoundError):
+                    os.rmdir(nested)
+            with suppress(FileNotFoundError):
+                os.rmdir(directory)
+
+
+def _procs_files(directory: Path) -> Iterable[Path]:
+    return directory.glob("**/cgroup.procs")
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _read(path: Path) -> str:
+    """Empty when the file is not there or its cgroup is being removed (ENODEV)."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,132 @@
+"""What is special about each OCI runtime: its flags, and how the configuration is bent for it. Pure but for ``find``."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from cloche_server.drivers._base import ResourceLimits, SandboxSpec
+from cloche_server.drivers._cgroup_files import MEBIBYTE, Limits
+from cloche_server.drivers._launch_orders import Stage
+from cloche_server.drivers._layout import SandboxPaths
+from cloche_server.drivers._oci_spec import Isolation
+from cloche_server.drivers._seccomp import build_profile
+
+PINNED_RUNSC: Final = Path("/usr/local/lib/cloche/runsc")
+"""Where ``make`` puts Debian 13's runsc; Debian 12's own (2022) knows no systrap and lacks three years of fixes."""
+
+CONSOLE_PIDS: Final = 4
+"""The two processes that bound the console, and a moment's overlap at start."""
+
+
+class Runtime(Protocol):
+    """One OCI runtime binary and the way this project drives it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def isolation(self) -> str: ...
+    @property
+    def strength(self) -> int:
+        """Higher is a stronger boundary; the strongest that works is the default."""
+
+    @property
+    def capabilities(self) -> frozenset[str]: ...
+    @property
+    def needs_ids(self) -> bool:
+        """True: the sandbox gets a range of host user ids."""
+
+    @property
+    def how_to_get(self) -> str: ...
+
+    def find(self) -> Path | None:
+        """The binary, or None when it is not installed."""
+
+    def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, sandbox_id: str) -> Sequence[str]:
+        """The command that starts the sandbox and returns."""
+
+    def isolation_for(self, spec: SandboxSpec, stage: Stage, first_id: int | None, cgroup_path: str) -> Isolation: ...
+
+    def host_limits(self, resources: ResourceLimits) -> Limits:
+        """Limits of the cgroup, the runtime's own processes counted in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gvisor:
+    """runsc. The copy-on-write layer is one unlinked file on the sandbox's disk image, so the image is its limit."""
+
+    binary: Path | None = None
+    name: str = "gvisor"
+    isolation: str = "user-space kernel"
+    strength: int = 20
+    capabilities: frozenset[str] = frozenset({"limits", "disk_limit"})
+    needs_ids: bool = False
+    how_to_get: str = f"run `make runsc` (installs Debian 13's runsc at {PINNED_RUNSC}), or set CLOCHE_RUNSC"
+
+    def find(self) -> Path | None:
+        return _first_existing(self.binary, PINNED_RUNSC, _which("runsc"))
+
+    def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, sandbox_id: str) -> Sequence[str]:
+        flags = (
+            "--platform=systrap",
+            "--network=none",
+            "--host-uds=open",
+            "--file-access-mounts=shared",  # sees a socket that a new server makes
+            f"--overlay2=root:dir={stage.disk}",
+            f"--root={paths.runtime}",
+        )
+        return (str(binary), *flags, *_run_detached(paths, sandbox_id))
+
+    def isolation_for(self, spec: SandboxSpec, stage: Stage, first_id: int | None, cgroup_path: str) -> Isolation:
+        return Isolation(stage.lower, None, seccomp=None, cgroup_path=cgroup_path, tmp_in_memory=True)
+
+    def host_limits(self, resources: ResourceLimits) -> Limits:
+        """A guest process costs one host process and some threads in it, and the Sentry has its own."""
+        pids = GVISOR_BASE_PIDS + GVISOR_PIDS_PER_PROCESS * resources.max_processes
+        return Limits(resources.memory_mb * MEBIBYTE, pids, resources.cpus)
+
+
+GVISOR_BASE_PIDS: Final = 256
+GVISOR_PIDS_PER_PROCESS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Runc:
+    """runc: the host's kernel, with everything it has to keep processes apart."""
+
+    binary: Path | None = None
+    name: str = "runc"
+    isolation: str = "namespaces"
+    strength: int = 10
+    capabilities: frozenset[str] = frozenset({"limits", "disk_limit"})
+    needs_ids: bool = True
+    how_to_get: str = "apt-get install runc"
+
+    def find(self) -> Path | None:
+        return _first_existing(self.binary, _which("runc"))
+
+    def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, sandbox_id: str) -> Sequence[str]:
+        return (str(binary), f"--root={paths.runtime}", *_run_detached(paths, sandbox_id))
+
+    def isolation_for(self, spec: SandboxSpec, stage: Stage, first_id: int | None, cgroup_path: str) -> Isolation:
+        return Isolation(stage.root, first_id, seccomp=build_profile(), cgroup_path=cgroup_path, tmp_in_memory=False)
+
+    def host_limits(self, resources: ResourceLimits) -> Limits:
+        pids = resources.max_processes + CONSOLE_PIDS
+        return Limits(resources.memory_mb * MEBIBYTE, pids, resources.cpus)
+
+
+def _run_detached(paths: SandboxPaths, sandbox_id: str) -> Sequence[str]:
+    return ("run", "--detach", f"--pid-file={paths.pid}", f"--bundle={paths.bundle}", sandbox_id)
+
+
+def _which(name: str) -> Path | None:
+    found = shutil.which(name, path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    return Path(found) if found else None
+
+
+def _first_existing(*candidates: Path | None) -> Path | None:
+    return next((path for path in candidates if path is not None and path.exists()), None)

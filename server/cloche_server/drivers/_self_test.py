@@ -1,0 +1,137 @@
+"""Does a driver work on this machine? Start a real sandbox of three files, hear from it, remove it.
+
+The root file system is the host's own shell and ``sleep`` with the libraries they need, so that the test needs no image.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import string
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from cloche.errors import ClocheError
+from cloche_server.drivers._base import Probe, SandboxSpec, SelfTest
+from cloche_server.drivers._runtimes import Runtime
+
+WORD: Final = "cloche-self-test"
+PROGRAMS: Final = ("/bin/sh", "/bin/sleep")
+HOST_TOOLS: Final = {"mkfs.ext4": "e2fsprogs", "mount": "mount", "head": "coreutils"}
+"""What the launcher runs, and the Debian package that has it."""
+
+VERSION_BOUND_S: Final = 5.0
+
+
+class _Startable(Protocol):
+    async def start(self, spec: SandboxSpec, probe: Probe | None = None) -> None: ...
+    async def destroy(self, sandbox_id: str) -> None: ...
+    async def console(self, sandbox_id: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _TinyResources:
+    cpus: float = 1.0
+    memory_mb: int = 256
+    max_processes: int = 64
+    disk_mb: int = 64
+
+
+async def run_self_test(driver: _Startable, runtime: Runtime, run_dir: Path) -> SelfTest:
+    """Never raises for a machine on which the driver cannot work; says why and what to do."""
+    failed = SelfTest(runtime.name, runtime.isolation, works=False)
+    if (problem := _missing(runtime)) is not None:
+        return _because(failed, *problem, version=None)
+    version = await _version(runtime)
+    begun = time.monotonic()
+    try:
+        await _start_tiny(driver, run_dir)
+    except (ClocheError, OSError, LookupError) as error:
+        return _because(failed, str(error), f"see docs/drivers.md, {runtime.name}: what it needs", version)
+    elapsed = time.monotonic() - begun
+    return SelfTest(runtime.name, runtime.isolation, True, version, runtime.capabilities, start_seconds=elapsed)
+
+
+def _because(failed: SelfTest, why_not: str, how_to_fix: str, version: str | None) -> SelfTest:
+    return SelfTest(failed.driver, failed.isolation, False, version, why_not=why_not, how_to_fix=how_to_fix)
+
+
+def _missing(runtime: Runtime) -> tuple[str, str] | None:
+    """What stands in the way before anything is tried: (why not, how to fix)."""
+    if os.geteuid() != 0:
+        return "the server does not run as root", "run it as root; sandboxes get user ids of their own"
+    if runtime.find() is None:
+        return "its runtime is not installed", runtime.how_to_get
+    for tool, package in HOST_TOOLS.items():
+        if shutil.which(tool, path="/usr/sbin:/usr/bin:/sbin:/bin") is None:
+            return f"{tool} is not installed", f"apt-get install {package}"
+    return None
+
+
+async def _start_tiny(driver: _Startable, run_dir: Path) -> None:
+    sandbox_id = "selftest" + "".join(secrets.choice(string.ascii_lowercase) for _ in range(12))
+    with tempfile.TemporaryDirectory(prefix="self-test-", dir=_made(run_dir)) as scratch:
+        rootfs, uplink = Path(scratch, "rootfs"), Path(scratch, "uplink")
+        uplink.mkdir()
+        await _build_rootfs(rootfs)
+        argv = ("/bin/sh", "-c", f"echo {WORD}; exec /bin/sleep 60")
+        spec = SandboxSpec(sandbox_id, "self-test", rootfs, _TinyResources(), uplink, guest_argv=argv)
+        try:
+            await driver.start(spec, lambda: _heard(driver, sandbox_id))
+        finally:
+            await driver.destroy(sandbox_id)
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+async def _heard(driver: _Startable, sandbox_id: str) -> None:
+    while WORD not in await driver.console(sandbox_id):
+        await asyncio.sleep(0.01)
+
+
+async def _build_rootfs(rootfs: Path) -> None:
+    rootfs.mkdir()
+    for program in PROGRAMS:
+        for file in (program, *await _libraries(program)):
+            target = rootfs / file.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(shutil.copy, file, target)
+    for directory in ("proc", "sys", "dev", "tmp", "run/cloche"):
+        (rootfs / directory).mkdir(parents=True)
+    for directory in (rootfs, *(path for path in rootfs.rglob("*") if path.is_dir())):
+        directory.chmod(0o755)
+
+
+async def _libraries(program: str) -> list[str]:
+    """Absolute paths in what ``ldd`` prints, the loader among them."""
+    output = await _output("ldd", program)
+    return [word for word in output.split() if word.startswith("/")]
+
+
+async def _version(runtime: Runtime) -> str | None:
+    """The first line of ``--version``; None when the binary says nothing in time."""
+    try:
+        return (await _output(str(runtime.find()), "--version")).splitlines()[0].split("version ")[-1]
+    except (OSError, TimeoutError, IndexError):
+        return None
+
+
+async def _output(*argv: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(VERSION_BOUND_S):
+            return (await process.communicate())[0].decode(errors="replace")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
