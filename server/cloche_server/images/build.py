@@ -27,8 +27,8 @@ from cloche_server.images.process import Report
 from cloche_server.images.recipe import Recipe, read_recipe, stage
 from cloche_server.images.store import ImageStore
 
-_VOLATILE: Final = ("run/" + MOUNT.rpartition("/")[2], "run/adduser", "run/lock")
-"""Empty directories that builders and Debian's scripts leave under /run, which is a fresh tmpfs on a real machine."""
+_VOLATILE: Final = (MOUNT.lstrip("/"), "run/adduser", "run/lock")
+"""Empty entries that builders and Debian's scripts leave under /run, which is a fresh tmpfs on a real machine."""
 
 
 def build_image(
@@ -71,11 +71,16 @@ def choose_builder(cache_dir: Path, lock: int) -> Builder:
 
 
 def _up_to_date(store: ImageStore, recipe: Recipe) -> Image | None:
+    image = _earlier(store, recipe.name)
+    return image if image and image.metadata.inputs == recipe.inputs else None
+
+
+def _earlier(store: ImageStore, name: str) -> Image | None:
     try:
-        image = store.resolve(recipe.name)
+        image = store.resolve(name)
     except ImageNotFound:
         return None
-    return image if image.metadata.inputs == recipe.inputs and image.rootfs.is_dir() else None
+    return image if image.rootfs.is_dir() else None
 
 
 def _build(store: ImageStore, recipe: Recipe, builder: Builder, report: Report, *, fresh: bool) -> Image:
@@ -112,9 +117,9 @@ def _build_layers(
 
 
 def _export(store: ImageStore, recipe: Recipe, builder: Builder, report: Report) -> Image:
-    directory = store.new_tree()
+    directory, earlier = store.new_tree(), _earlier(store, recipe.name)
     with _timed(f"{recipe.tag}: writing the tree", report):
-        builder.export(recipe.tag, directory / "rootfs", report)
+        builder.export(recipe.tag, directory / "rootfs", report, earlier.rootfs if earlier else None)
         _finish(directory / "rootfs")
     with _timed(f"{recipe.tag}: content digest", report):
         config = builder.config(recipe.tag)
@@ -134,7 +139,9 @@ def _finish(rootfs: Path) -> None:
     rootfs.chmod(0o755)
     for relative in _VOLATILE:
         path = rootfs / relative
-        if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        elif path.is_dir() and not any(path.iterdir()):
             path.rmdir()
 
 

@@ -18,6 +18,7 @@ from cloche_server.images.builder import INPUTS_LABEL, BuiltConfig, env_of
 from cloche_server.images.errors import ImageBuildFailed
 from cloche_server.images.host_settings import MOUNT, environment
 from cloche_server.images.process import Report, capture, run
+from cloche_server.images.tree_copy import copy_tree
 
 _FIRST_ANSWER_S: Final = 8.0
 """A registry that has said nothing by then counts as not reachable; one that has may take its time."""
@@ -102,10 +103,10 @@ class Buildah:
         argv += ["--label", f"{INPUTS_LABEL}={inputs}", "--tag", tag, *(["--no-cache"] if fresh else []), str(context)]
         run(argv, f"building {tag}", report, keep_open=[self._lock])
 
-    def export(self, tag: str, rootfs: Path, report: Report) -> None:
+    def export(self, tag: str, rootfs: Path, report: Report, like: Path | None) -> None:
         """See `Builder.export`."""
         with self._mounted(tag) as mounted:
-            run(["cp", "--archive", f"{mounted}/.", str(rootfs)], f"copying the tree of {tag}", report)
+            copy_tree(Path(mounted), rootfs, report, like)
 
     def config(self, tag: str) -> BuiltConfig:
         """See `Builder.config`."""

@@ -43,8 +43,11 @@ class Builder(Protocol):
     def build(self, context: Path, tag: str, settings: Path, inputs: str, report: Report, *, fresh: bool) -> None:
         """Builds ``context/Dockerfile``. ``fresh``: use no layer built before."""
 
-    def export(self, tag: str, rootfs: Path, report: Report) -> None:
-        """Writes the whole tree of a local image into the empty directory ``rootfs``, owners and all."""
+    def export(self, tag: str, rootfs: Path, report: Report, like: Path | None) -> None:
+        """Writes the whole tree of a local image into the empty directory ``rootfs``, owners and all.
+
+        ``like`` is an earlier tree, never changed, whose equal files may be shared.
+        """
 
     def config(self, tag: str) -> BuiltConfig:
         """Environment (without this machine's build settings) and entry point of a local image."""

@@ -86,8 +86,11 @@ class Docker:
         argv += [*(["--no-cache"] if fresh else []), str(context)]
         run(argv, f"building {tag}", report, env=_BUILDKIT, keep_open=[self._lock])
 
-    def export(self, tag: str, rootfs: Path, report: Report) -> None:
-        """See `Builder.export`. By BuildKit's exporter: `docker export` would blank /etc/hosts and /etc/resolv.conf."""
+    def export(self, tag: str, rootfs: Path, report: Report, like: Path | None) -> None:
+        """See `Builder.export`; ``like`` is not used.
+
+        By BuildKit's exporter: `docker export` would blank /etc/hosts and /etc/resolv.conf.
+        """
         tarball = self._cache / "export.tar"
         source = self._cache / "export"
         shutil.rmtree(source, ignore_errors=True)
