@@ -1,1 +1,131 @@
-"""Cloche: client library and the vocabulary shared by client, server and guest."""
+"""Cloche: client library and the vocabulary shared by client, server and guest.
+
+    from cloche import Sandbox
+
+    with Sandbox.create() as sandbox:
+        sandbox.run("import pandas as pd; df = pd.DataFrame({'x': [1, 2, 3]})")
+        print(sandbox.run("df.x.sum()").text)
+
+`Sandbox` and `AsyncSandbox` are described in docs/sdk.md, the errors in `cloche.errors`, the JSON in `cloche.models`.
+
+Names are imported on first use (PEP 562): the guest imports `cloche.models` for every kernel's sake and must not load
+an HTTP client for it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cloche._client import AsyncClient, AsyncKeys, Client, Keys
+    from cloche._context import AsyncContext, Context
+    from cloche._contexts import AsyncContexts, Contexts
+    from cloche._images import ImageOutput
+    from cloche._result import RunFailed, RunResult
+    from cloche._run_handle import AsyncRunHandle, RunHandle
+    from cloche._sandbox import AsyncSandbox, Sandbox
+    from cloche.errors import (
+        BodyTooLarge,
+        ClocheError,
+        Conflict,
+        ConnectionFailed,
+        ContextDead,
+        CursorBeyondHead,
+        CursorError,
+        DriverUnavailable,
+        Forbidden,
+        ForeignCursor,
+        Gone,
+        GuestFault,
+        InternalError,
+        InvalidRequest,
+        LimitReached,
+        MalformedCursor,
+        MethodNotAllowed,
+        NotFound,
+        RequestError,
+        SandboxNotRunning,
+        SandboxStartFailed,
+        SandboxUnreachable,
+        ServiceError,
+        Stale,
+        StateError,
+        Unauthenticated,
+        UnsupportedCapability,
+        WaitTimeout,
+    )
+    from cloche.models import Event, Resources, RunStatus
+
+_HOME: Final = {
+    **dict.fromkeys(("AsyncClient", "AsyncKeys", "Client", "Keys"), "cloche._client"),
+    **dict.fromkeys(("AsyncContext", "Context"), "cloche._context"),
+    **dict.fromkeys(("ImageOutput",), "cloche._images"),
+    **dict.fromkeys(("RunFailed", "RunResult"), "cloche._result"),
+    **dict.fromkeys(("AsyncRunHandle", "RunHandle"), "cloche._run_handle"),
+    **dict.fromkeys(("AsyncContexts", "Contexts"), "cloche._contexts"),
+    **dict.fromkeys(("AsyncSandbox", "Sandbox"), "cloche._sandbox"),
+    **dict.fromkeys(("Event", "Resources", "RunStatus"), "cloche.models"),
+}
+"""Public name -> module. Every other public name is an error."""
+
+__all__ = [
+    "AsyncClient",
+    "AsyncContext",
+    "AsyncContexts",
+    "AsyncKeys",
+    "AsyncRunHandle",
+    "AsyncSandbox",
+    "BodyTooLarge",
+    "Client",
+    "ClocheError",
+    "Conflict",
+    "ConnectionFailed",
+    "Context",
+    "ContextDead",
+    "Contexts",
+    "CursorBeyondHead",
+    "CursorError",
+    "DriverUnavailable",
+    "Event",
+    "Forbidden",
+    "ForeignCursor",
+    "Gone",
+    "GuestFault",
+    "ImageOutput",
+    "InternalError",
+    "InvalidRequest",
+    "Keys",
+    "LimitReached",
+    "MalformedCursor",
+    "MethodNotAllowed",
+    "NotFound",
+    "RequestError",
+    "Resources",
+    "RunFailed",
+    "RunHandle",
+    "RunResult",
+    "RunStatus",
+    "Sandbox",
+    "SandboxNotRunning",
+    "SandboxStartFailed",
+    "SandboxUnreachable",
+    "ServiceError",
+    "Stale",
+    "StateError",
+    "Unauthenticated",
+    "UnsupportedCapability",
+    "WaitTimeout",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'cloche' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOME.get(name, "cloche.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,151 @@
+"""Flows: what the client does, without doing it.
+
+A flow is a generator. It yields steps (a call to send, a pause, a callback to tell, a stream to follow), is sent the
+outcome of each, and returns its result; a failed step is thrown into it. So every rule of the client (when to try
+again, when to stop waiting, what an answer means) is written once, tested without sockets, and runs the same under
+`Sandbox` and `AsyncSandbox`: `blocking` and `awaiting` make a method of a flow, `cloche._link` carries it out.
+
+| step | outcome |
+|---|---|
+| `Call` | the parsed answer |
+| `Pause` | None, after so many seconds |
+| `Tell` | None, after the callback returned (and was awaited, where it is a coroutine function under `AsyncSandbox`) |
+| `Ask` | what the callback answered |
+| `Follow` | None, at the end of the stream |
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+
+from cloche._calls import Call
+from cloche._patience import Patience
+from cloche._tail import Tail
+from cloche.errors import ClocheError, ConnectionFailed, WaitTimeout
+from cloche.models import Event
+
+T = TypeVar("T")
+P = ParamSpec("P")
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait so long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Call ``callback`` with ``argument``."""
+
+    callback: Callable[[Any], object]
+    argument: object
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Call ``callback`` with ``arguments`` for its answer."""
+
+    callback: Callable[..., str | Awaitable[str]]
+    arguments: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Read ``tail`` to its end and carry out ``take(event)`` for each event."""
+
+    tail: Tail
+    take: Callable[[Event], Flow[None]]
+
+
+Step: TypeAlias = "Call[Any] | Pause | Tell | Ask | Follow"
+
+# The outcome of a step depends on the step, which the generator type cannot say. `Any` stays within this file: flows
+# get typed values from `send` and `ask`.
+Flow: TypeAlias = Generator[Step, Any, T]
+
+
+def send(call: Call[T]) -> Flow[T]:
+    """Send ``call`` once."""
+    return cast(T, (yield call))
+
+
+def ask(callback: Callable[..., str | Awaitable[str]], *arguments: object) -> Flow[str]:
+    """What ``callback`` answers."""
+    return cast(str, (yield Ask(callback, arguments)))
+
+
+def send_patiently(call: Call[T], patience: Patience) -> Flow[T]:
+    """Send ``call``, and again while the connection is lost and repeating is harmless.
+
+    :raises ConnectionFailed: the server was not reached within ``patience``, or never was by this client (then it is
+        more likely the wrong address than an outage, and is said at once).
+    """
+    delays = patience.delays()
+    while True:
+        try:
+            return (yield from send(call))
+        except (ConnectionFailed, WaitTimeout) as error:
+            delay = next(delays, None) if may_repeat(call, error) else None
+            if delay is None:
+                raise
+        yield Pause(delay)
+
+
+def may_repeat(call: Call[object], error: ClocheError) -> bool:
+    """Whether sending ``call`` again can help and cannot harm."""
+    reached_before = error.details.get("reached_before") is True
+    never_sent = error.details.get("sent") is False
+    return reached_before and (call.repeatable or never_sent)
+
+
+class Driver(Protocol):
+    """What carries out flows by blocking: `cloche._link.Link`."""
+
+    def drive(self, flow: Flow[T]) -> T: ...
+
+
+class AsyncDriver(Protocol):
+    """What carries out flows in an event loop: `cloche._link.AsyncLink`."""
+
+    async def drive(self, flow: Flow[T]) -> T: ...
+
+
+def blocking(flow: Callable[Concatenate[S, P], Flow[T]]) -> Callable[Concatenate[S, P], T]:
+    """``flow`` (a method of a class with a ``_link``) as a method that blocks until it is done."""
+
+    @functools.wraps(flow)
+    def method(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return cast(Driver, self._link).drive(flow(self, *args, **kwargs))  # type: ignore[attr-defined]
+
+    return _renamed(method, flow)
+
+
+def awaiting(flow: Callable[Concatenate[S, P], Flow[T]]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """``flow`` (a method of a class with a ``_link``) as a coroutine method."""
+
+    @functools.wraps(flow)
+    async def method(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await cast(AsyncDriver, self._link).drive(flow(self, *args, **kwargs))  # type: ignore[attr-defined]
+
+    return _renamed(method, flow)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _renamed(method: F, flow: Callable[..., Any]) -> F:
+    """Show the method in ``help()`` as users call it: public name, and the type it returns instead of ``Flow[...]``."""
+    method.__name__ = flow.__name__.removeprefix("_")
+    method.__qualname__ = flow.__qualname__.replace("Flows._", ".").replace("..", ".")
+    returns = method.__annotations__.get("return")
+    if isinstance(returns, str) and returns.startswith("Flow["):
+        method.__annotations__ = {**method.__annotations__, "return": returns[len("Flow[") : -1]}
+    method.__signature__ = inspect.signature(flow).replace(return_annotation=method.__annotations__.get("return"))  # type: ignore[attr-defined]
+    return method

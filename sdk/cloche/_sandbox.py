@@ -1,0 +1,316 @@
+"""Sandboxes: isolated machines that keep living between calls. `Sandbox` blocks, `AsyncSandbox` awaits."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeAlias, TypedDict, TypeVar, Unpack
+
+from pydantic import JsonValue
+
+from cloche import _calls, models
+from cloche._answers import built
+from cloche._client import AsyncClient, Client
+from cloche._context import ContextFlows
+from cloche._contexts import DEFAULT_CONTEXT, AsyncContexts, Contexts
+from cloche._flow import Flow, awaiting, blocking, send, send_patiently
+from cloche._ids import new_idempotency_key
+from cloche._patience import Patience
+from cloche.errors import ConnectionFailed, Gone, NotFound, WaitTimeout
+from cloche.models import Resources, SandboxCreate, SandboxUpdate
+
+_SANDBOX_ID: Final = re.compile(r"[a-z0-9]{20}")
+
+
+class CreateOptions(TypedDict, total=False):
+    """What a new sandbox is to be; what is left out or None is the server's default.
+
+    ``driver``: None is the strongest that works there. ``resources``: a `cloche.models.Resources`, or a mapping with
+    some of ``cpus``, ``memory_mb``, ``max_processes``, ``disk_mb``. ``env``: of everything started in it. ``labels``
+    select in lists, ``metadata`` is only carried. ``sudo``: false leaves no way to become root inside.
+    ``idempotency_key``: creates with the same key make one sandbox; by default each create has its own, so that a
+    create repeated after a lost connection makes one sandbox.
+    """
+
+    name: str | None
+    driver: str | None
+    resources: Resources | Mapping[str, float] | None
+    env: Mapping[str, str] | None
+    labels: Mapping[str, str] | None
+    metadata: Mapping[str, JsonValue] | None
+    sudo: bool | None
+    idempotency_key: str | None
+
+
+def create_flow(image: str | None, options: CreateOptions, patience: Patience) -> Flow[models.Sandbox]:
+    """Make one sandbox, however often the connection is lost meanwhile."""
+    fields: dict[str, Any] = {"image": image, **options}
+    key = fields.pop("idempotency_key", None) or new_idempotency_key()
+    return (yield from send_patiently(_calls.create_sandbox(built(SandboxCreate, **fields), key), patience))
+
+
+def find_flow(id_or_name: str, patience: Patience) -> Flow[models.Sandbox]:
+    """The sandbox with this id, else the one with this name."""
+    if _SANDBOX_ID.fullmatch(id_or_name):
+        try:
+            return (yield from send_patiently(_calls.sandbox(id_or_name), patience))
+        except NotFound:
+            pass  # an id is also a possible name
+    return (yield from send_patiently(_calls.sandbox_by_name(id_or_name), patience))
+
+
+FindFlow: TypeAlias = Callable[[Patience], Flow[models.Sandbox]]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def in_default_context(
+    flow: Callable[Concatenate[ContextFlows, P], Flow[T]],
+) -> Callable[Concatenate[SandboxFlows, P], Flow[T]]:
+    """A flow of a context as one of a sandbox, in its context ``default``."""
+
+    @functools.wraps(flow)
+    def in_default(self: SandboxFlows, /, *args: P.args, **kwargs: P.kwargs) -> Flow[T]:
+        return flow(ContextFlows(self.id, DEFAULT_CONTEXT, None, self._patience), *args, **kwargs)
+
+    return in_default
+
+
+class SandboxFlows:
+    """What can be done with a sandbox, as flows."""
+
+    def __init__(self, info: models.Sandbox, patience: Patience) -> None:
+        self._info = info
+        self._patience = patience
+
+    def __repr__(self) -> str:
+        name = f" {self._info.name!r}" if self._info.name else ""
+        return f"<{type(self).__name__} {self.id}{name} {self._info.state} on {self._info.driver}>"
+
+    @property
+    def id(self) -> str:
+        """20 lower-case letters and digits."""
+        return self._info.id
+
+    @property
+    def name(self) -> str | None:
+        """As the server last said."""
+        return self._info.name
+
+    @property
+    def info(self) -> models.Sandbox:
+        """What the server last said of this sandbox. See ``refresh``."""
+        return self._info
+
+    def _keep(self, info: models.Sandbox) -> models.Sandbox:
+        self._info = info
+        return info
+
+    def _refresh(self) -> Flow[models.Sandbox]:
+        """Ask the server for `info` anew."""
+        return self._keep((yield from send_patiently(_calls.sandbox(self.id), self._patience)))
+
+    def _update(
+        self,
+        *,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> Flow[models.Sandbox]:
+        """Change name, labels or metadata; None leaves as it is. Labels and metadata are replaced as a whole."""
+        body = built(SandboxUpdate, name=name, labels=labels, metadata=metadata)
+        return self._keep((yield from send_patiently(_calls.update_sandbox(self.id, body), self._patience)))
+
+    def _delete(self) -> Flow[None]:
+        """End the sandbox and remove everything of it.
+
+        :raises Gone: it was deleted before.
+        """
+        call = _calls.delete_sandbox(self.id)
+        try:
+            self._keep((yield from send(call)))
+        except (ConnectionFailed, WaitTimeout) as error:
+            if error.details.get("reached_before") is not True:
+                raise
+            yield from self._delete_again(replace(call, repeatable=True))
+
+    def _delete_again(self, call: _calls.Call[models.Sandbox]) -> Flow[None]:
+        """The outcome of the first delete is unknown: that it is gone now is what was wanted."""
+        try:
+            self._keep((yield from send_patiently(call, self._patience)))
+        except (Gone, NotFound):
+            return
+
+    _run = in_default_context(ContextFlows._run)
+
+    def _delete_if_there(self) -> Flow[None]:
+        try:
+            yield from self._delete()
+        except (Gone, NotFound):
+            return
+
+
+class Sandbox(SandboxFlows):
+    """An isolated machine with live contexts. Made by `create` or `connect`.
+
+    As a context manager: leaving deletes a sandbox that was made here, and only disconnects from one that was not.
+    """
+
+    def __init__(self, client: Client, info: models.Sandbox, *, created_here: bool, owns_client: bool) -> None:
+        super().__init__(info, client._link.patience)
+        self._client = client
+        self._link = client._link
+        self._created_here = created_here
+        self._owns_client = owns_client
+        self.contexts = Contexts(self._link, info.id)
+
+    @classmethod
+    def create(
+        cls, image: str | None = None, *, client: Client | None = None, **options: Unpack[CreateOptions]
+    ) -> Self:
+        """Make a sandbox and return when it runs.
+
+        :param image: name or digest; None: the server's default, ``python``.
+        :param client: use its connections and key; None: a client with the settings of the environment.
+        :param options: see `CreateOptions`.
+        """
+        return cls._opened(partial(create_flow, image, options), client, created_here=True)
+
+    @classmethod
+    def connect(cls, id_or_name: str, *, client: Client | None = None) -> Self:
+        """A handle for a sandbox that exists.
+
+        :raises NotFound: this key's owner has no such sandbox.
+        :raises Gone: it was deleted.
+        """
+        return cls._opened(partial(find_flow, id_or_name), client, created_here=False)
+
+    @classmethod
+    def _opened(cls, flow: FindFlow, client: Client | None, *, created_here: bool) -> Self:
+        chosen = client or Client()
+        try:
+            info = chosen._link.drive(flow(chosen._link.patience))
+        except BaseException:
+            if client is None:
+                chosen.close()
+            raise
+        return cls(chosen, info, created_here=created_here, owns_client=client is None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._created_here:
+                self._link.drive(self._delete_if_there())
+        except ConnectionFailed:
+            if error is None:  # else the error on its way says more
+                raise
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Disconnect. The sandbox goes on."""
+        if self._owns_client:
+            self._client.close()
+
+    run = blocking(SandboxFlows._run)
+    refresh = blocking(SandboxFlows._refresh)
+    update = blocking(SandboxFlows._update)
+    delete = blocking(SandboxFlows._delete)
+
+
+S = TypeVar("S", bound="AsyncSandbox")
+
+
+class AsyncSandbox(SandboxFlows):
+    """An isolated machine with live contexts. Made by `create` or `connect`.
+
+    As a context manager: leaving deletes a sandbox that was made here, and only disconnects from one that was not.
+    ``async with AsyncSandbox.create() as sandbox`` and ``sandbox = await AsyncSandbox.create()`` both work.
+    """
+
+    def __init__(self, client: AsyncClient, info: models.Sandbox, *, created_here: bool, owns_client: bool) -> None:
+        super().__init__(info, client._link.patience)
+        self._client = client
+        self._link = client._link
+        self._created_here = created_here
+        self._owns_client = owns_client
+        self.contexts = AsyncContexts(self._link, info.id)
+
+    @classmethod
+    def create(
+        cls, image: str | None = None, *, client: AsyncClient | None = None, **options: Unpack[CreateOptions]
+    ) -> Opening[Self]:
+        """Make a sandbox; it runs when the wait is over. Parameters as in `Sandbox.create`."""
+        flow = partial(create_flow, image, options)
+        return Opening(lambda: cls._opened(flow, client, created_here=True))
+
+    @classmethod
+    def connect(cls, id_or_name: str, *, client: AsyncClient | None = None) -> Opening[Self]:
+        """A handle for a sandbox that exists. Errors as in `Sandbox.connect`."""
+        return Opening(lambda: cls._opened(partial(find_flow, id_or_name), client, created_here=False))
+
+    @classmethod
+    async def _opened(cls, flow: FindFlow, client: AsyncClient | None, *, created_here: bool) -> Self:
+        chosen = client or AsyncClient()
+        try:
+            info = await chosen._link.drive(flow(chosen._link.patience))
+        except BaseException:
+            if client is None:
+                await chosen.close()
+            raise
+        return cls(chosen, info, created_here=created_here, owns_client=client is None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._created_here:
+                await self._link.drive(self._delete_if_there())
+        except ConnectionFailed:
+            if error is None:  # else the error on its way says more
+                raise
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Disconnect. The sandbox goes on."""
+        if self._owns_client:
+            await self._client.close()
+
+    run = awaiting(SandboxFlows._run)
+    refresh = awaiting(SandboxFlows._refresh)
+    update = awaiting(SandboxFlows._update)
+    delete = awaiting(SandboxFlows._delete)
+
+
+class Opening(Awaitable[S]):
+    """A sandbox on its way: await it, or enter it."""
+
+    def __init__(self, opened: Callable[[], Awaitable[S]]) -> None:
+        self._opened = opened
+        self._sandbox: S | None = None
+
+    def __await__(self) -> Generator[Any, None, S]:
+        return self._opened().__await__()
+
+    async def __aenter__(self) -> S:
+        self._sandbox = await self._opened()
+        return self._sandbox
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._sandbox is not None
+        await self._sandbox.__aexit__(kind, error, trace)

@@ -1,0 +1,102 @@
+"""Tail: a reader of one event stream that survives lost connections.
+
+Pure: frames in, events out; no socket, no clock. The rules:
+
+- The tail remembers the cursor of the last event it gave out and asks for what follows it, so no event is given twice
+  and none is left out. What the journal itself dropped comes as one ``gap`` event.
+- A connection that breaks, falls silent or ends early is opened again after a pause (`cloche._patience`); an event that
+  arrives starts the patience afresh. An error that is not a matter of the connection is raised.
+- A run's stream is over after ``finished``; a context's stream goes on until the context is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from cloche._answers import Answer, error_of
+from cloche._calls import Query
+from cloche._patience import Patience
+from cloche.errors import ClocheError, ConnectionFailed, GuestFault, ServiceError, StateError
+from cloche.models import Event
+
+SILENCE_S: Final = 40.0
+"""The server sends a heartbeat after 15 s of silence; two missing ones mean a dead connection."""
+
+_DATA: Final = TypeAdapter(dict[str, JsonValue])
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One event as SSE carries it."""
+
+    event: str
+    data: str
+    id: str
+
+
+class Tail:
+    """Where one reader of one stream is."""
+
+    def __init__(self, path: str, *, cursor: str | None, last_type: str | None, patience: Patience) -> None:
+        self.path = path
+        self.done = False
+        self._cursor = cursor
+        self._last_type = last_type
+        self._patience = patience
+        self._delays: Iterator[float] = patience.delays()
+
+    @property
+    def cursor(self) -> str | None:
+        """Behind the last event given out; None before the first."""
+        return self._cursor
+
+    @property
+    def query(self) -> Query:
+        """What to open the stream with."""
+        return (("cursor", self._cursor),) if self._cursor is not None else ()
+
+    def take(self, frame: Frame) -> Event | None:
+        """The event of ``frame``; None for a frame without one (a heartbeat).
+
+        :raises ClocheError: the frame says that the stream failed.
+        """
+        if not frame.event:
+            return None
+        if frame.event == "failure":
+            raise error_of(Answer(status=500, body=frame.data.encode()))
+        event = Event(type=frame.event, cursor=frame.id, data=_data_of(frame))
+        self._cursor = event.cursor
+        self._delays = self._patience.delays()
+        self.done = event.type == self._last_type
+        return event
+
+    def lost(self, error: ClocheError | None) -> float:
+        """Seconds to pause before the stream is opened again. ``error``: why it broke; None when it just ended.
+
+        :raises ClocheError: ``error`` is not one that a new connection can cure, or patience is over.
+        """
+        failure = error or ConnectionFailed("the event stream ended early", details={"path": self.path})
+        if not _curable(failure):
+            raise failure
+        delay = next(self._delays, None)
+        if delay is None:
+            raise failure
+        return delay
+
+
+def _curable(error: ClocheError) -> bool:
+    """Whether a new connection can help. A server this client never reached is not an outage."""
+    if isinstance(error, StateError) or not isinstance(error, ServiceError):
+        return False
+    return error.retryable and error.details.get("reached_before") is not False
+
+
+def _data_of(frame: Frame) -> dict[str, JsonValue]:
+    try:
+        return _DATA.validate_json(frame.data)
+    except ValidationError as error:
+        raise GuestFault(f"the data of a {frame.event!r} event is not a JSON object") from error
