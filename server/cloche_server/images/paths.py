@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from cloche_server import settings
+
 
 def default_data_dir() -> Path:
-    """``CLOCHE_DATA_DIR``, else ``/var/lib/cloche`` for root, else ``~/.local/share/cloche``."""
+    """``CLOCHE_DATA_DIR``, else the server's own default: they must be one."""
     chosen = os.environ.get("CLOCHE_DATA_DIR")
-    if chosen:
-        return Path(chosen)
-    return Path("/var/lib/cloche") if os.geteuid() == 0 else Path.home() / ".local/share/cloche"
+    return Path(chosen) if chosen else settings.default_data_dir()
 
 
 def default_cache_dir() -> Path:

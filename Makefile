@@ -1,0 +1,57 @@
+# The whole project, in small steps. Each step is idempotent, quick when there is nothing to do, and says what it does.
+
+PYTHON ?= python3
+BIN := .venv/bin
+IMAGE ?= python
+# Images and sandboxes need root; the scripts that install ask for it only when something is missing.
+ROOT := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env)
+TESTS ?= tests
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check setup system venv runsc image lint format types pytest lock clean
+
+help:  ## show these lines
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+run: setup  ## set up, start the server on 127.0.0.1, run the first analysis against it, keep serving
+	@$(ROOT) scripts/run
+
+test: setup check pytest  ## set up, check, run all tests
+
+check: lint format types  ## ruff, ruff format, mypy --strict
+
+setup: system venv runsc image  ## everything that run and test need
+
+system:  ## system packages (apt), only those that are missing
+	@PYTHON=$(PYTHON) scripts/install-system
+
+venv: system  ## .venv with the locked Python packages, and Cloche itself in editable form
+	@PYTHON=$(PYTHON) scripts/install-venv
+
+runsc: system  ## gVisor's runsc at /usr/local/lib/cloche/runsc
+	@scripts/install-runsc
+
+image: venv  ## the default sandbox image; IMAGE=name for another one
+	@$(ROOT) $(BIN)/cloche image build $(IMAGE)
+
+lint: venv  ## ruff's rules
+	@echo 'lint: ruff check'
+	@$(BIN)/ruff check .
+
+format: venv  ## ruff's formatting, checked only
+	@echo 'format: ruff format --check'
+	@$(BIN)/ruff format --check .
+
+types: venv  ## mypy --strict
+	@echo 'types: mypy --strict'
+	@$(BIN)/mypy
+
+pytest: setup  ## the tests; TESTS=path for some of them
+	@echo 'pytest: $(TESTS)'
+	@$(ROOT) $(BIN)/python -m pytest $(TESTS)
+
+lock: venv  ## write the hashed lock files anew
+	@scripts/lock
+
+clean:  ## remove what the checkout's own tools made: .venv and caches
+	rm -rf .venv .mypy_cache .ruff_cache .hypothesis
