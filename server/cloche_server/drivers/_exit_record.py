@@ -30,6 +30,15 @@ def status_of(wait_status: int | None, oom_kills: int, output: str) -> SandboxSt
     return SandboxStatus(RunState.EXITED, ExitReason.EXIT, exit_code=code, output=output)
 
 
+def explain(status: SandboxStatus) -> str:
+    """A few words for people: ``exit 1``, ``signal SIGSEGV``, ``out_of_memory``, ``unknown``."""
+    if status.reason is ExitReason.EXIT:
+        return f"exit {status.exit_code}"
+    if status.reason is ExitReason.SIGNAL and status.signal is not None:
+        return f"signal {signal.Signals(status.signal).name}"
+    return status.reason or status.state
+
+
 def save_exit(paths: SandboxPaths, status: SandboxStatus) -> None:
     """Whole or not at all; nothing when the sandbox is being removed."""
     value = {"reason": status.reason, "exit_code": status.exit_code, "signal": status.signal, "output": status.output}

@@ -1,8 +1,9 @@
 """Learn at once, and without being its parent, that a process ended, and how.
 
 A pidfd becomes readable when its process ends, whoever the parent is; so a new server watches the sandboxes of a killed
-one like its own. Linux 6.15 added the exit status to what a pidfd tells (PIDFD_GET_INFO with PIDFD_INFO_EXIT); on older
-kernels the status of a process that is not our child cannot be had, and is reported as not known.
+one like its own. The exit status is in ``/proc/<pid>/stat`` as long as the parent (init) has not reaped the process, and,
+since Linux 6.15, in what the pidfd tells afterwards (PIDFD_GET_INFO with PIDFD_INFO_EXIT). On an older kernel with a
+quick init there is no way to learn it, and it is reported as not known.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import asyncio
 import fcntl
 import os
 import select
+import signal
 import struct
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 PIDFD_GET_INFO: Final = 0xC040FF0B
@@ -22,8 +25,8 @@ PIDFD_INFO_EXIT: Final = 1 << 3
 _INFO: Final = struct.Struct("=QQ11Ii")
 """mask, cgroupid, eleven ids, exit_code."""
 
-REAP_BOUND_S: Final = 0.5
-"""The status appears when the parent (init) has reaped the process: microseconds, if init does its work."""
+STATUS_BOUND_S: Final = 0.5
+"""Between a process being a zombie and being reaped there is a moment when neither source answers."""
 
 
 class ExitWatch:
@@ -50,25 +53,39 @@ class ExitWatch:
             return
         loop = asyncio.get_running_loop()
         copy = os.dup(self._pidfd)  # add_reader takes one reader per descriptor
-        done = loop.create_future()
-        loop.add_reader(copy, lambda: done.done() or done.set_result(None))
+        done = asyncio.Event()
+        loop.add_reader(copy, done.set)
         try:
-            await done
+            await done.wait()
         finally:
             loop.remove_reader(copy)
             os.close(copy)
 
+    def _read_status(self) -> int | None:
+        status = read_zombie_status(self.pid, self._pidfd)
+        return read_reaped_status(self._pidfd) if status is None else status
+
     async def wait_status(self) -> int | None:
         """The raw wait status of the ended process; None when this kernel does not tell."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(REAP_BOUND_S):
-                while (status := read_wait_status(self._pidfd)) is None:
+            async with asyncio.timeout(STATUS_BOUND_S):
+                while (status := self._read_status()) is None:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
                 return status
         return None
 
 
-def read_wait_status(pidfd: int) -> int | None:
+def read_zombie_status(pid: int, pidfd: int) -> int | None:
+    """As `os.wait` gives it; None when the process is not a zombie (any more)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        signal.pidfd_send_signal(pidfd, 0)  # still not reaped, so the number was not given away: it was our process
+    except OSError:
+        return None
+    return int(fields[-1]) if fields[0] == "Z" else None
+
+
+def read_reaped_status(pidfd: int) -> int | None:
     """As `os.wait` gives it; None before the process is reaped, and on a kernel before 6.15."""
     request = bytearray(_INFO.pack(PIDFD_INFO_EXIT, *[0] * 13))
     try:

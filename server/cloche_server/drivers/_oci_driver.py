@@ -8,45 +8,27 @@ all processes are in the cgroup; so `destroy` needs neither the runtime nor the 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-import resource
 import shutil
-import sys
-from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
-from pathlib import Path
-from typing import Final
+from asyncio import FIRST_COMPLETED
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
 
-from cloche.errors import DriverUnavailable, SandboxNotRunning, SandboxStartFailed
+from cloche.errors import SandboxNotRunning, SandboxStartFailed
 from cloche_server.drivers import _idmap
-from cloche_server.drivers._base import (
-    ExitReason,
-    Probe,
-    RunState,
-    SandboxSpec,
-    SandboxStatus,
-    SelfTest,
-    Usage,
-    check_sandbox_id,
-)
+from cloche_server.drivers._base import Probe, RunState, SandboxSpec, SandboxStatus, SelfTest, Usage, check_sandbox_id
 from cloche_server.drivers._cgroup import Cgroup, detect_layout
-from cloche_server.drivers._cgroup_files import MEBIBYTE, CgroupLayout
-from cloche_server.drivers._exit_record import load_exit, save_exit, status_of
+from cloche_server.drivers._cgroup_files import CgroupLayout
+from cloche_server.drivers._console import read_console
+from cloche_server.drivers._exit_record import explain, load_exit, save_exit, status_of
 from cloche_server.drivers._exit_watch import ExitWatch
-from cloche_server.drivers._launch_orders import LaunchOrders, Stage, launcher_environment, pick_stage
-from cloche_server.drivers._layout import Layout, SandboxPaths
-from cloche_server.drivers._oci_spec import OPEN_FILES, build_config
+from cloche_server.drivers._layout import Layout
 from cloche_server.drivers._runtimes import Runtime
 from cloche_server.drivers._self_test import run_self_test
+from cloche_server.drivers._start import AttemptFailed, start_once
 
 _log = logging.getLogger(__name__)
-
-_LAUNCHER: Final = Path(__file__).with_name("_launcher.py")
-
-RUNTIME_BOUND_S: Final = 20.0
-"""For the runtime's command. Measured: 0.1 to 0.4 s; a machine that is busy with other starts needs seconds."""
 
 PROBE_BOUND_S: Final = 30.0
 """For the guest's first word: it starts Python and dials."""
@@ -57,14 +39,6 @@ REMOVE_BOUND_S: Final = 15.0
 
 OUTPUT_TAIL_CHARS: Final = 4_000
 """Of the console, in errors and statuses: a traceback's end says what went wrong."""
-
-
-class _AttemptFailed(Exception):
-    """One attempt; the message is for people, ``output`` is the console."""
-
-    def __init__(self, message: str, output: str) -> None:
-        super().__init__(message)
-        self.output = output
 
 
 class OciDriver:
@@ -124,12 +98,12 @@ class OciDriver:
         return (await self.inspect(sandbox_id)).state is RunState.RUNNING
 
     async def _start_with_retry(self, spec: SandboxSpec, probe: Probe | None) -> None:
-        failures: list[_AttemptFailed] = []
+        failures: list[AttemptFailed] = []
         for attempt in range(1, START_ATTEMPTS + 1):
             try:
                 await self._remove(spec.sandbox_id)
                 await self._attempt(spec, probe)
-            except _AttemptFailed as failure:
+            except AttemptFailed as failure:
                 failures.append(failure)
                 _log.warning("start %d of sandbox %s failed: %s", attempt, spec.sandbox_id, failure)
             except BaseException:
@@ -140,7 +114,7 @@ class OciDriver:
         await self._remove(spec.sandbox_id)
         raise self._start_failed(spec, failures)
 
-    def _start_failed(self, spec: SandboxSpec, failures: list[_AttemptFailed]) -> SandboxStartFailed:
+    def _start_failed(self, spec: SandboxSpec, failures: list[AttemptFailed]) -> SandboxStartFailed:
         last = failures[-1]
         said = f"; it said: {last.output.strip()[-500:]}" if last.output.strip() else ""
         return SandboxStartFailed(
@@ -152,110 +126,34 @@ class OciDriver:
     async def _attempt(self, spec: SandboxSpec, probe: Probe | None) -> None:
         paths, cgroup = self._layout.of(spec.sandbox_id), self._cgroup(spec.sandbox_id)
         try:
-            self._make_home(paths)
-            cgroup.create(self._runtime.host_limits(spec.resources))
-            self._write_orders(spec, paths, cgroup)
-            await self._launch(paths, cgroup)
-            await self._watch_probe(spec.sandbox_id, probe)
+            await start_once(spec, self._runtime, self._layout, cgroup)
+            await self._hear_from(spec.sandbox_id, probe)
         except (OSError, LookupError, ValueError) as error:
-            raise _AttemptFailed(str(error), _console(paths)) from error
+            raise AttemptFailed(str(error), read_console(paths)) from error
 
-    def _make_home(self, paths: SandboxPaths) -> None:
-        for directory in (self._layout.run_dir, self._layout.homes, paths.home):
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._layout.disks.mkdir(parents=True, exist_ok=True, mode=0o700)
-        paths.bundle.mkdir(exist_ok=True)
-        paths.runtime.mkdir(exist_ok=True)
+    async def _hear_from(self, sandbox_id: str, probe: Probe | None) -> None:
+        """The sandbox must be alive, and its guest pass ``probe`` before it ends and in time."""
+        if probe is not None and self._is_alive(sandbox_id):
+            await self._pass_probe(sandbox_id, probe)
+        if not self._is_alive(sandbox_id):
+            status = await self.inspect(sandbox_id)
+            raise AttemptFailed(f"the sandbox ended at once: {explain(status)}", status.output)
 
-    def _write_orders(self, spec: SandboxSpec, paths: SandboxPaths, cgroup: Cgroup) -> None:
-        binary = self._binary()
-        rootfs, uplink = spec.rootfs.resolve(strict=True), spec.uplink_directory.resolve(strict=True)
-        stage = pick_stage([paths.home, paths.disk, binary])
-        first_id = self._first_id(spec.sandbox_id)
-        isolation = replace(
-            self._runtime.isolation_for(spec, stage, first_id, cgroup.oci_path),
-            open_files=min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
-        )
-        orders = LaunchOrders(
-            join_files=[str(file) for file in cgroup.join_files],
-            stage=stage.directory,
-            disk=str(paths.disk),
-            disk_bytes=spec.resources.disk_mb * MEBIBYTE,
-            rootfs=str(rootfs),
-            uplink=str(uplink),
-            console=str(paths.console),
-            first_id=first_id,
-            argv=self._runtime.argv(binary, paths, stage, spec.sandbox_id),
-        )
-        _write_private(paths.bundle / "config.json", json.dumps(build_config(spec, stage, isolation)))
-        _write_private(paths.orders, orders.to_json())
-
-    def _binary(self) -> Path:
-        binary = self._runtime.find()
-        if binary is None:
-            raise DriverUnavailable(f"{self.name}: no runtime binary", hint=self._runtime.how_to_get)
-        return binary
-
-    def _first_id(self, sandbox_id: str) -> int | None:
-        if not self._runtime.needs_ids:
-            return None
-        return _idmap.first_id(_idmap.take_slot(self._layout.id_slots, sandbox_id))
-
-    async def _launch(self, paths: SandboxPaths, cgroup: Cgroup) -> None:
-        """Run the launcher, which becomes the runtime's command; that ends when the sandbox runs."""
-        launcher = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(_LAUNCHER), str(paths.orders)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            env=launcher_environment(),
-        )
+    async def _pass_probe(self, sandbox_id: str, probe: Probe) -> None:
+        probing, ended = asyncio.ensure_future(probe()), asyncio.ensure_future(self.wait_exit(sandbox_id))
         try:
-            async with asyncio.timeout(RUNTIME_BOUND_S):
-                code = await launcher.wait()
-        except TimeoutError:
-            raise _AttemptFailed(f"no sandbox after {RUNTIME_BOUND_S:.0f} s", _console(paths)) from None
+            done, _ = await asyncio.wait([probing, ended], timeout=PROBE_BOUND_S, return_when=FIRST_COMPLETED)
+            if probing in done and (error := probing.exception()) is not None:
+                raise AttemptFailed(f"the guest failed its probe: {error}", await self.console(sandbox_id)) from error
+            if not done:
+                silence = f"the guest said nothing in {PROBE_BOUND_S:.0f} s"
+                raise AttemptFailed(silence, await self.console(sandbox_id))
         finally:
-            if launcher.returncode is None:
-                launcher.kill()
-                await launcher.wait()
-        if code != 0:
-            await _until_empty(cgroup)
-            raise _AttemptFailed(f"the runtime ended with {code}", _console(paths))
+            await _cancel([probing, ended])
 
-    async def _watch_probe(self, sandbox_id: str, probe: Probe | None) -> None:
-        """The guest must pass ``probe`` before it ends and in time."""
+    def _is_alive(self, sandbox_id: str) -> bool:
         watch = self._watch(sandbox_id)
-        async with AsyncExitStack() as stack:
-            tasks = [asyncio.create_task(watch.ended())] if watch else []
-            stack.push_async_callback(_cancel_all, tasks)
-            if watch is None or watch.has_ended():
-                raise _AttemptFailed(await self._why_ended(sandbox_id), _console(self._layout.of(sandbox_id)))
-            if probe is None:
-                return
-            probing = asyncio.ensure_future(probe())
-            await asyncio.wait([*tasks, probing], timeout=PROBE_BOUND_S, return_when=asyncio.FIRST_COMPLETED)
-            await self._judge_probe(sandbox_id, probing)
-
-    async def _judge_probe(self, sandbox_id: str, probing: asyncio.Future[None]) -> None:
-        output = _console(self._layout.of(sandbox_id))
-        if probing.done():
-            try:
-                return probing.result()
-            except Exception as error:
-                raise _AttemptFailed(f"the guest failed its probe: {error}", output) from error
-        probing.cancel()
-        await asyncio.wait([probing])
-        watch = self._watch(sandbox_id)
-        if watch is None or watch.has_ended():
-            raise _AttemptFailed(await self._why_ended(sandbox_id), output)
-        raise _AttemptFailed(f"the guest said nothing in {PROBE_BOUND_S:.0f} s", output)
-
-    async def _why_ended(self, sandbox_id: str) -> str:
-        status = await self.inspect(sandbox_id)
-        detail = {ExitReason.EXIT: f" {status.exit_code}", ExitReason.SIGNAL: f" {status.signal}"}
-        return f"the sandbox ended at once: {status.reason or status.state}{detail.get(status.reason, '')}"
+        return watch is not None and not watch.has_ended()
 
     # -- looking
 
@@ -264,17 +162,16 @@ class OciDriver:
         paths = self._layout.of(sandbox_id)
         if (saved := load_exit(paths)) is not None:
             return saved
-        watch = self._watch(sandbox_id)
-        if watch is not None and not watch.has_ended():
+        if self._is_alive(sandbox_id):
             return SandboxStatus(RunState.RUNNING)
         if not paths.pid.exists():
             return SandboxStatus(RunState.UNKNOWN)
-        return await self._record_exit(sandbox_id, watch)
+        return await self._record_exit(sandbox_id)
 
-    async def _record_exit(self, sandbox_id: str, watch: ExitWatch | None) -> SandboxStatus:
-        paths = self._layout.of(sandbox_id)
+    async def _record_exit(self, sandbox_id: str) -> SandboxStatus:
+        paths, watch = self._layout.of(sandbox_id), self._watches.get(sandbox_id)
         raw = await watch.wait_status() if watch else None
-        status = status_of(raw, self._cgroup(sandbox_id).oom_kills(), _console(paths)[-OUTPUT_TAIL_CHARS:])
+        status = status_of(raw, self._cgroup(sandbox_id).oom_kills(), read_console(paths)[-OUTPUT_TAIL_CHARS:])
         save_exit(paths, status)
         return status
 
@@ -315,7 +212,7 @@ class OciDriver:
 
     async def console(self, sandbox_id: str) -> str:
         """The first 64 KiB of what the runtime and PID 1 wrote; empty when there is none."""
-        return _console(self._layout.of(sandbox_id))
+        return read_console(self._layout.of(sandbox_id))
 
     # -- removing
 
@@ -361,30 +258,8 @@ class OciDriver:
         return Cgroup(self._cgroups, sandbox_id)
 
 
-async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
-
-
-async def _until_empty(cgroup: Cgroup) -> None:
-    """The console's reader ends when its last writer does; then the console is complete."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(0.5):
-            while cgroup.pids():
-                await asyncio.sleep(0.01)
-
-
-def _console(paths: SandboxPaths) -> str:
-    try:
-        return paths.console.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def _write_private(path: Path, text: str) -> None:
-    """0600 from the first moment: the environment in it may hold secrets."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w") as file:
-        file.write(text)
+async def _cancel(futures: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel what still runs and wait until it is over, its outcome read."""
+    for future in futures:
+        future.cancel()
+    await asyncio.gather(*futures, return_exceptions=True)

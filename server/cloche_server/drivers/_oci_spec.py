@@ -6,7 +6,7 @@ Both runtimes read the same configuration; `Isolation` is what differs between t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import JsonValue
@@ -22,7 +22,8 @@ JsonObject = dict[str, JsonValue]
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 OPEN_FILES: Final = 65_536
-"""Per process, if the server's own hard limit is not lower. Ten thousand open files are ordinary work; what they cost is kernel memory, which the cgroup counts."""
+"""Per process, if the server may have as many itself. Ten thousand are ordinary work; their cost is kernel memory,
+which the cgroup counts."""
 
 SHM_SHARE: Final = 0.5
 """Of the memory limit, as the kernel's own default for a tmpfs; the pages count against the limit all the same."""
@@ -74,7 +75,7 @@ MASKED_PATHS: Final = (
     "/sys/module",
     "/sys/power",
 )
-"""Tell about the host or its other sandboxes, or steer it. Docker's list (oci/defaults.go), with interrupts and powercap
+"""Tell about the host or its sandboxes, or steer it. Docker's list (oci/defaults.go), with interrupts and powercap
 (side channels, CVE-2020-8694), kallsyms, the page counts, and the parts of /sys that no program here needs."""
 
 READ_ONLY_PATHS: Final = ("/proc/fs", "/proc/irq", "/proc/sys")
@@ -90,6 +91,8 @@ class Isolation:
     cgroup_path: str | None
     tmp_in_memory: bool
     open_files: int = OPEN_FILES
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Told to PID 1; the guest's own variables win."""
 
 
 def build_config(spec: SandboxSpec, stage: Stage, isolation: Isolation) -> JsonObject:
@@ -97,35 +100,35 @@ def build_config(spec: SandboxSpec, stage: Stage, isolation: Isolation) -> JsonO
     return {
         "ociVersion": "1.0.2",
         "hostname": "sandbox",
-        "process": _process(spec, isolation.open_files),
+        "process": _process(spec, isolation),
         "root": {"path": isolation.root, "readonly": False},
         "mounts": _mounts(spec, stage, isolation),
         "linux": _linux(isolation),
     }
 
 
-def build_environment(spec: SandboxSpec) -> list[str]:
+def build_environment(spec: SandboxSpec, extra: Mapping[str, str]) -> list[str]:
     """The image's variables, over them the guest's. `ValueError` for a name or value that C cannot carry."""
-    merged = {"PATH": DEFAULT_PATH, **spec.image_env, **spec.guest_env}
+    merged = {"PATH": DEFAULT_PATH, **spec.image_env, **extra, **spec.guest_env}
     for name, value in merged.items():
         if not name or "=" in name or "\0" in name or "\0" in value:
             raise ValueError(f"not an environment variable: {name!r}")
     return [f"{name}={value}" for name, value in merged.items()]
 
 
-def _process(spec: SandboxSpec, open_files: int) -> JsonObject:
-    capabilities: list[JsonValue] = sorted(CAPABILITIES if spec.sudo else WITHOUT_SUDO)
+def _process(spec: SandboxSpec, isolation: Isolation) -> JsonObject:
+    capabilities: list[JsonValue] = [*sorted(CAPABILITIES if spec.sudo else WITHOUT_SUDO)]
     return {
         "terminal": False,
         "user": {"uid": 0, "gid": 0},
         "args": list(spec.guest_argv),
-        "env": list[JsonValue](build_environment(spec)),
+        "env": list[JsonValue](build_environment(spec, isolation.env)),
         "cwd": "/",
         "noNewPrivileges": not spec.sudo,
-        "capabilities": {name: capabilities for name in ("bounding", "effective", "permitted")},
+        "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
         "rlimits": [
             _rlimit("RLIMIT_CORE", 0),
-            _rlimit("RLIMIT_NOFILE", open_files),
+            _rlimit("RLIMIT_NOFILE", isolation.open_files),
             _rlimit("RLIMIT_NPROC", spec.resources.max_processes),
         ],
     }

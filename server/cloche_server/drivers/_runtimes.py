@@ -1,4 +1,4 @@
-"""What is special about each OCI runtime: its flags, and how the configuration is bent for it. Pure but for ``find``."""
+"""What is special about each OCI runtime: its flags, and how the configuration is bent for it. Pure but for `find`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from cloche_server.drivers._seccomp import build_profile
 
 PINNED_RUNSC: Final = Path("/usr/local/lib/cloche/runsc")
 """Where ``make`` puts Debian 13's runsc; Debian 12's own (2022) knows no systrap and lacks three years of fixes."""
+
+MEMORY_GUARD: Final = "CLOCHE_MEMORY_GUARD"
+"""Set to 1 where the kernel cannot kill one process for the whole sandbox's memory: the user-space kernel is a single
+process of the host. The guest then watches MemAvailable and kills the largest process in time; see docs/drivers.md."""
 
 CONSOLE_PIDS: Final = 4
 """The two processes that bound the console, and a moment's overlap at start."""
@@ -81,7 +85,9 @@ class Gvisor:
         return (str(binary), *flags, *_run_detached(paths, sandbox_id))
 
     def isolation_for(self, spec: SandboxSpec, stage: Stage, first_id: int | None, cgroup_path: str) -> Isolation:
-        return Isolation(stage.lower, None, seccomp=None, cgroup_path=cgroup_path, tmp_in_memory=True)
+        return Isolation(
+            stage.lower, None, seccomp=None, cgroup_path=cgroup_path, tmp_in_memory=True, env={MEMORY_GUARD: "1"}
+        )
 
     def host_limits(self, resources: ResourceLimits) -> Limits:
         """A guest process costs one host process and some threads in it, and the Sentry has its own."""

@@ -29,7 +29,7 @@ AF_MAX: Final = 46
 """include/linux/socket.h, Linux 6.18."""
 
 NETLINK_ROUTE: Final = 0
-"""getifaddrs() needs it, and with it every Node server that prints its addresses. Without CAP_NET_ADMIN it only reads."""
+"""getifaddrs() needs it, and so does every Node server that prints its addresses. Without CAP_NET_ADMIN it only reads."""
 
 CLONE_NAMESPACES: Final = 0x7E02_0000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET (sched.h). NEWTIME (0x80) works only in clone3."""
@@ -44,62 +44,382 @@ PERSONALITIES: Final = (0x0, 0x8, 0xFFFF_FFFF)
 """PER_LINUX, PER_LINUX32, and "only ask". Others switch address randomisation off."""
 
 ALLOWED: Final = frozenset(
-    """
-    accept accept4 access alarm arch_prctl arm_fadvise64_64 bind brk cachestat capget capset chdir chmod chown
-    clock_getres clock_gettime clock_nanosleep close close_range connect copy_file_range creat dup dup2 dup3
-    epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 execve execveat exit
-    exit_group faccessat faccessat2 fadvise64 fallocate fanotify_mark fchdir fchmod fchmodat fchmodat2 fchown
-    fchownat fcntl fdatasync fgetxattr flistxattr flock fork fremovexattr fsetxattr fstat fstatfs fsync ftruncate
-    futex futex_requeue futex_wait futex_waitv futex_wake futimesat get_mempolicy get_robust_list get_thread_area
-    getcpu getcwd getdents getdents64 getegid geteuid getgid getgroups getitimer getpeername getpgid getpgrp getpid
-    getppid getpriority getrandom getresgid getresuid getrlimit getrusage getsid getsockname getsockopt gettid
-    gettimeofday getuid getxattr inotify_add_watch inotify_init inotify_init1 inotify_rm_watch io_cancel io_destroy
-    io_getevents io_pgetevents io_setup io_submit ioprio_get ioprio_set kill landlock_add_rule
-    landlock_create_ruleset landlock_restrict_self lchown lgetxattr link linkat listen listxattr llistxattr
-    lremovexattr lseek lsetxattr lstat madvise map_shadow_stack mbind membarrier memfd_create mincore mkdir mkdirat
-    mknod mknodat mlock mlock2 mlockall mmap mprotect mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend
-    mq_unlink mremap mseal msgctl msgget msgrcv msgsnd msync munlock munlockall munmap nanosleep newfstatat open
-    openat openat2 pause pidfd_open pidfd_send_signal pipe pipe2 pkey_alloc pkey_free pkey_mprotect poll ppoll prctl
-    pread64 preadv preadv2 prlimit64 process_madvise pselect6 pwrite64 pwritev pwritev2 read readahead readlink
-    readlinkat readv recvfrom recvmmsg recvmsg remap_file_pages removexattr rename renameat renameat2
-    restart_syscall rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend
-    rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr
-    sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam
-    sched_setscheduler sched_yield seccomp select semctl semget semop semtimedop sendfile sendmmsg sendmsg sendto
-    set_mempolicy set_mempolicy_home_node set_robust_list set_thread_area set_tid_address setdomainname setfsgid
-    setfsuid setgid setgroups sethostname setitimer setpgid setpriority setregid setresgid setresuid setreuid
-    setrlimit setsid setsockopt setuid setxattr shmat shmctl shmdt shmget shutdown sigaltstack signalfd signalfd4
-    splice stat statfs statx symlink symlinkat sync sync_file_range sync_file_range2 syncfs sysinfo tee
-    tgkill time timer_create timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create
-    timerfd_gettime timerfd_settime times tkill truncate umask uname unlink unlinkat utime utimensat utimes vfork
-    vmsplice wait4 waitid write writev
-    """.split()
+    [
+        "accept",
+        "accept4",
+        "access",
+        "alarm",
+        "arch_prctl",
+        "arm_fadvise64_64",
+        "bind",
+        "brk",
+        "cachestat",
+        "capget",
+        "capset",
+        "chdir",
+        "chmod",
+        "chown",
+        "clock_getres",
+        "clock_gettime",
+        "clock_nanosleep",
+        "close",
+        "close_range",
+        "connect",
+        "copy_file_range",
+        "creat",
+        "dup",
+        "dup2",
+        "dup3",
+        "epoll_create",
+        "epoll_create1",
+        "epoll_ctl",
+        "epoll_pwait",
+        "epoll_pwait2",
+        "epoll_wait",
+        "eventfd",
+        "eventfd2",
+        "execve",
+        "execveat",
+        "exit",
+        "exit_group",
+        "faccessat",
+        "faccessat2",
+        "fadvise64",
+        "fallocate",
+        "fanotify_mark",
+        "fchdir",
+        "fchmod",
+        "fchmodat",
+        "fchmodat2",
+        "fchown",
+        "fchownat",
+        "fcntl",
+        "fdatasync",
+        "fgetxattr",
+        "flistxattr",
+        "flock",
+        "fork",
+        "fremovexattr",
+        "fsetxattr",
+        "fstat",
+        "fstatfs",
+        "fsync",
+        "ftruncate",
+        "futex",
+        "futex_requeue",
+        "futex_wait",
+        "futex_waitv",
+        "futex_wake",
+        "futimesat",
+        "get_mempolicy",
+        "get_robust_list",
+        "get_thread_area",
+        "getcpu",
+        "getcwd",
+        "getdents",
+        "getdents64",
+        "getegid",
+        "geteuid",
+        "getgid",
+        "getgroups",
+        "getitimer",
+        "getpeername",
+        "getpgid",
+        "getpgrp",
+        "getpid",
+        "getppid",
+        "getpriority",
+        "getrandom",
+        "getresgid",
+        "getresuid",
+        "getrlimit",
+        "getrusage",
+        "getsid",
+        "getsockname",
+        "getsockopt",
+        "gettid",
+        "gettimeofday",
+        "getuid",
+        "getxattr",
+        "inotify_add_watch",
+        "inotify_init",
+        "inotify_init1",
+        "inotify_rm_watch",
+        "io_cancel",
+        "io_destroy",
+        "io_getevents",
+        "io_pgetevents",
+        "io_setup",
+        "io_submit",
+        "ioprio_get",
+        "ioprio_set",
+        "kill",
+        "landlock_add_rule",
+        "landlock_create_ruleset",
+        "landlock_restrict_self",
+        "lchown",
+        "lgetxattr",
+        "link",
+        "linkat",
+        "listen",
+        "listxattr",
+        "llistxattr",
+        "lremovexattr",
+        "lseek",
+        "lsetxattr",
+        "lstat",
+        "madvise",
+        "map_shadow_stack",
+        "mbind",
+        "membarrier",
+        "memfd_create",
+        "mincore",
+        "mkdir",
+        "mkdirat",
+        "mknod",
+        "mknodat",
+        "mlock",
+        "mlock2",
+        "mlockall",
+        "mmap",
+        "mprotect",
+        "mq_getsetattr",
+        "mq_notify",
+        "mq_open",
+        "mq_timedreceive",
+        "mq_timedsend",
+        "mq_unlink",
+        "mremap",
+        "mseal",
+        "msgctl",
+        "msgget",
+        "msgrcv",
+        "msgsnd",
+        "msync",
+        "munlock",
+        "munlockall",
+        "munmap",
+        "nanosleep",
+        "newfstatat",
+        "open",
+        "openat",
+        "openat2",
+        "pause",
+        "pidfd_open",
+        "pidfd_send_signal",
+        "pipe",
+        "pipe2",
+        "pkey_alloc",
+        "pkey_free",
+        "pkey_mprotect",
+        "poll",
+        "ppoll",
+        "prctl",
+        "pread64",
+        "preadv",
+        "preadv2",
+        "prlimit64",
+        "process_madvise",
+        "pselect6",
+        "pwrite64",
+        "pwritev",
+        "pwritev2",
+        "read",
+        "readahead",
+        "readlink",
+        "readlinkat",
+        "readv",
+        "recvfrom",
+        "recvmmsg",
+        "recvmsg",
+        "remap_file_pages",
+        "removexattr",
+        "rename",
+        "renameat",
+        "renameat2",
+        "restart_syscall",
+        "rmdir",
+        "rseq",
+        "rt_sigaction",
+        "rt_sigpending",
+        "rt_sigprocmask",
+        "rt_sigqueueinfo",
+        "rt_sigreturn",
+        "rt_sigsuspend",
+        "rt_sigtimedwait",
+        "rt_tgsigqueueinfo",
+        "sched_get_priority_max",
+        "sched_get_priority_min",
+        "sched_getaffinity",
+        "sched_getattr",
+        "sched_getparam",
+        "sched_getscheduler",
+        "sched_rr_get_interval",
+        "sched_setaffinity",
+        "sched_setattr",
+        "sched_setparam",
+        "sched_setscheduler",
+        "sched_yield",
+        "seccomp",
+        "select",
+        "semctl",
+        "semget",
+        "semop",
+        "semtimedop",
+        "sendfile",
+        "sendmmsg",
+        "sendmsg",
+        "sendto",
+        "set_mempolicy",
+        "set_mempolicy_home_node",
+        "set_robust_list",
+        "set_thread_area",
+        "set_tid_address",
+        "setdomainname",
+        "setfsgid",
+        "setfsuid",
+        "setgid",
+        "setgroups",
+        "sethostname",
+        "setitimer",
+        "setpgid",
+        "setpriority",
+        "setregid",
+        "setresgid",
+        "setresuid",
+        "setreuid",
+        "setrlimit",
+        "setsid",
+        "setsockopt",
+        "setuid",
+        "setxattr",
+        "shmat",
+        "shmctl",
+        "shmdt",
+        "shmget",
+        "shutdown",
+        "sigaltstack",
+        "signalfd",
+        "signalfd4",
+        "splice",
+        "stat",
+        "statfs",
+        "statx",
+        "symlink",
+        "symlinkat",
+        "sync",
+        "sync_file_range",
+        "sync_file_range2",
+        "syncfs",
+        "sysinfo",
+        "tee",
+        "tgkill",
+        "time",
+        "timer_create",
+        "timer_delete",
+        "timer_getoverrun",
+        "timer_gettime",
+        "timer_settime",
+        "timerfd_create",
+        "timerfd_gettime",
+        "timerfd_settime",
+        "times",
+        "tkill",
+        "truncate",
+        "umask",
+        "uname",
+        "unlink",
+        "unlinkat",
+        "utime",
+        "utimensat",
+        "utimes",
+        "vfork",
+        "vmsplice",
+        "wait4",
+        "waitid",
+        "write",
+        "writev",
+    ]
 )
 """Every call of Linux up to 6.18 that works on the caller's own processes, files, memory and sockets."""
 
 REFUSED: Final[dict[str, frozenset[str]]] = {
     "changes or reads the host's kernel": frozenset(
-        """
-        _sysctl acct adjtimex afs_syscall bpf clock_adjtime clock_settime create_module delete_module epoll_ctl_old
-        epoll_wait_old finit_module get_kernel_syms getpmsg init_module ioperm iopl kexec_file_load kexec_load
-        lookup_dcookie modify_ldt nfsservctl perf_event_open putpmsg query_module quotactl quotactl_fd reboot security
-        settimeofday swapoff swapon sysfs syslog tuxcall uselib ustat vhangup vserver
-        """.split()
+        [
+            "_sysctl",
+            "acct",
+            "adjtimex",
+            "afs_syscall",
+            "bpf",
+            "clock_adjtime",
+            "clock_settime",
+            "create_module",
+            "delete_module",
+            "epoll_ctl_old",
+            "epoll_wait_old",
+            "finit_module",
+            "get_kernel_syms",
+            "getpmsg",
+            "init_module",
+            "ioperm",
+            "iopl",
+            "kexec_file_load",
+            "kexec_load",
+            "lookup_dcookie",
+            "modify_ldt",
+            "nfsservctl",
+            "perf_event_open",
+            "putpmsg",
+            "query_module",
+            "quotactl",
+            "quotactl_fd",
+            "reboot",
+            "security",
+            "settimeofday",
+            "swapoff",
+            "swapon",
+            "sysfs",
+            "syslog",
+            "tuxcall",
+            "uselib",
+            "ustat",
+            "vhangup",
+            "vserver",
+        ]
     ),
     "undoes the file system view": frozenset(
-        """
-        chroot fsconfig fsmount fsopen fspick listmount mount mount_setattr move_mount open_tree open_tree_attr
-        pivot_root statmount umount2
-        """.split()
+        [
+            "chroot",
+            "fsconfig",
+            "fsmount",
+            "fsopen",
+            "fspick",
+            "listmount",
+            "mount",
+            "mount_setattr",
+            "move_mount",
+            "open_tree",
+            "open_tree_attr",
+            "pivot_root",
+            "statmount",
+            "umount2",
+        ]
     ),
     "opens kernel code only namespaces reach": frozenset({"setns", "unshare"}),
     "opens files by number, past the mount view": frozenset(
         {"open_by_handle_at", "name_to_handle_at", "fanotify_init"}
     ),
     "reaches into another process": frozenset(
-        """
-        kcmp migrate_pages move_pages pidfd_getfd process_mrelease process_vm_readv process_vm_writev ptrace
-        """.split()
+        [
+            "kcmp",
+            "migrate_pages",
+            "move_pages",
+            "pidfd_getfd",
+            "process_mrelease",
+            "process_vm_readv",
+            "process_vm_writev",
+            "ptrace",
+        ]
     ),
     "keyrings are only partly namespaced": frozenset({"add_key", "keyctl", "request_key"}),
     "bypasses this filter or widens kernel races": frozenset(
@@ -128,7 +448,7 @@ class _Rule(TypedDict):
 
 
 class Rule(_Rule, total=False):
-    """One entry of ``linux.seccomp.syscalls``. All arguments must match; several rules for one call are alternatives."""
+    """One entry of ``linux.seccomp.syscalls``. All arguments must match; rules for the same call are alternatives."""
 
     args: Sequence[Argument]
     errnoRet: int
@@ -206,8 +526,8 @@ def _allow(name: str, *args: Argument) -> Rule:
 def _all_but(first: int, second: int) -> Iterable[Masked]:
     """Conditions whose union is every 32-bit value but the two.
 
-    A value is neither of them exactly when it differs in a bit that both share, or, sharing those, when the bits in which
-    the two differ from each other spell neither.
+    A value is neither of them exactly when it differs in a bit that both share, or, sharing those, when the bits in
+    which the two differ from each other spell neither.
     """
     differing = [1 << bit for bit in range(32) if (first ^ second) >> bit & 1]
     shared = INT_MASK & ~sum(differing)

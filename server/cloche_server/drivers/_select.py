@@ -1,4 +1,4 @@
-"""Which drivers there are, and which one to use. The strongest that passes its self-test wins; never a silent fallback."""
+"""Which drivers there are, and which to use: the strongest that passes its self-test. Never a silent fallback."""
 
 from __future__ import annotations
 

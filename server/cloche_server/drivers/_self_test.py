@@ -1,6 +1,6 @@
 """Does a driver work on this machine? Start a real sandbox of three files, hear from it, remove it.
 
-The root file system is the host's own shell and ``sleep`` with the libraries they need, so that the test needs no image.
+The root file system is the host's own shell and ``sleep`` with the libraries they need: no image has to be there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 import string
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -77,8 +78,8 @@ async def _start_tiny(driver: _Startable, run_dir: Path) -> None:
     sandbox_id = "selftest" + "".join(secrets.choice(string.ascii_lowercase) for _ in range(12))
     with tempfile.TemporaryDirectory(prefix="self-test-", dir=_made(run_dir)) as scratch:
         rootfs, uplink = Path(scratch, "rootfs"), Path(scratch, "uplink")
-        uplink.mkdir()
-        await _build_rootfs(rootfs)
+        programs = {program: await _libraries(program) for program in PROGRAMS}
+        await asyncio.to_thread(_build_tree, rootfs, uplink, programs)
         argv = ("/bin/sh", "-c", f"echo {WORD}; exec /bin/sleep 60")
         spec = SandboxSpec(sandbox_id, "self-test", rootfs, _TinyResources(), uplink, guest_argv=argv)
         try:
@@ -93,19 +94,19 @@ def _made(directory: Path) -> Path:
 
 
 async def _heard(driver: _Startable, sandbox_id: str) -> None:
-    while WORD not in await driver.console(sandbox_id):
+    while WORD not in await driver.console(sandbox_id):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
-async def _build_rootfs(rootfs: Path) -> None:
-    rootfs.mkdir()
-    for program in PROGRAMS:
-        for file in (program, *await _libraries(program)):
+def _build_tree(rootfs: Path, uplink: Path, programs: Mapping[str, Sequence[str]]) -> None:
+    uplink.mkdir()
+    for program, libraries in programs.items():
+        for file in (program, *libraries):
             target = rootfs / file.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
-            await asyncio.to_thread(shutil.copy, file, target)
-    for directory in ("proc", "sys", "dev", "tmp", "run/cloche"):
-        (rootfs / directory).mkdir(parents=True)
+            shutil.copy(file, target)
+    for name in ("proc", "sys", "dev", "tmp", "run/cloche"):
+        (rootfs / name).mkdir(parents=True)
     for directory in (rootfs, *(path for path in rootfs.rglob("*") if path.is_dir())):
         directory.chmod(0o755)
 

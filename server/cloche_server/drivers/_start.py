@@ -1,0 +1,135 @@
+"""One attempt to start a sandbox, up to the moment when the runtime says that it runs. Cleaning up is the caller's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from cloche.errors import DriverUnavailable
+from cloche_server.drivers import _idmap
+from cloche_server.drivers._base import UPLINK_MOUNT, SandboxSpec
+from cloche_server.drivers._cgroup import Cgroup
+from cloche_server.drivers._cgroup_files import MEBIBYTE
+from cloche_server.drivers._console import read_console
+from cloche_server.drivers._launch_orders import LaunchOrders, launcher_environment, pick_stage
+from cloche_server.drivers._layout import Layout, SandboxPaths
+from cloche_server.drivers._oci_spec import OPEN_FILES, build_config
+from cloche_server.drivers._runtimes import Runtime
+
+_LAUNCHER: Final = Path(__file__).with_name("_launcher.py")
+
+RUNTIME_BOUND_S: Final = 20.0
+"""For the runtime's command. Measured: 0.1 to 0.4 s; a machine that is busy with other starts needs seconds."""
+
+DRAIN_BOUND_S: Final = 0.5
+"""For the last words of a runtime that failed to reach the console: one pipe and one write."""
+
+
+class AttemptFailed(Exception):
+    """One attempt; the message is for people, ``output`` is the console."""
+
+    def __init__(self, message: str, output: str) -> None:
+        super().__init__(message)
+        self.output = output
+
+
+async def start_once(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup) -> None:
+    """`AttemptFailed`, or `OSError`, `LookupError` or `ValueError` from the preparations."""
+    paths = layout.of(spec.sandbox_id)
+    make_directories(layout, paths)
+    cgroup.create(runtime.host_limits(spec.resources))
+    write_orders(spec, runtime, layout, cgroup)
+    await _launch(paths, cgroup)
+
+
+def make_directories(layout: Layout, paths: SandboxPaths) -> None:
+    """All private to root: nothing inside a sandbox reaches them by path."""
+    for directory in (layout.homes, layout.disks, paths.home, paths.bundle, paths.runtime):
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup) -> None:
+    """The bundle's configuration and the launcher's orders. Takes a range of ids when the runtime needs one."""
+    paths = layout.of(spec.sandbox_id)
+    binary = _binary(runtime)
+    rootfs, uplink = spec.rootfs.resolve(strict=True), spec.uplink_directory.resolve(strict=True)
+    if not (rootfs / UPLINK_MOUNT.lstrip("/")).is_dir():
+        raise LookupError(f"the image has no directory {UPLINK_MOUNT}: {rootfs}")
+    stage = pick_stage([paths.home, paths.disk, binary])
+    first_id = _first_id(runtime, layout, spec.sandbox_id)
+    isolation = replace(
+        runtime.isolation_for(spec, stage, first_id, cgroup.oci_path),
+        open_files=min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
+    )
+    orders = LaunchOrders(
+        join_files=[str(file) for file in cgroup.join_files],
+        stage=stage.directory,
+        disk=str(paths.disk),
+        disk_bytes=spec.resources.disk_mb * MEBIBYTE,
+        rootfs=str(rootfs),
+        uplink=str(uplink),
+        console=str(paths.console),
+        first_id=first_id,
+        argv=runtime.argv(binary, paths, stage, spec.sandbox_id),
+    )
+    _write_private(paths.bundle / "config.json", json.dumps(build_config(spec, stage, isolation)))
+    _write_private(paths.orders, orders.to_json())
+
+
+def _binary(runtime: Runtime) -> Path:
+    binary = runtime.find()
+    if binary is None:
+        raise DriverUnavailable(f"{runtime.name}: no runtime binary", hint=runtime.how_to_get)
+    return binary
+
+
+def _first_id(runtime: Runtime, layout: Layout, sandbox_id: str) -> int | None:
+    if not runtime.needs_ids:
+        return None
+    return _idmap.first_id(_idmap.take_slot(layout.id_slots, sandbox_id))
+
+
+async def _launch(paths: SandboxPaths, cgroup: Cgroup) -> None:
+    """Run the launcher, which becomes the runtime's command; that ends when the sandbox runs."""
+    launcher = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", str(_LAUNCHER), str(paths.orders)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+        env=launcher_environment(),
+    )
+    try:
+        async with asyncio.timeout(RUNTIME_BOUND_S):
+            code = await launcher.wait()
+    except TimeoutError:
+        raise AttemptFailed(f"no sandbox after {RUNTIME_BOUND_S:.0f} s", read_console(paths)) from None
+    finally:
+        if launcher.returncode is None:
+            launcher.kill()
+            await launcher.wait()
+    if code != 0:
+        await _until_empty(cgroup)
+        raise AttemptFailed(f"the runtime ended with {code}", read_console(paths))
+
+
+async def _until_empty(cgroup: Cgroup) -> None:
+    """The console's reader ends when its last writer does; then the console is complete."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_BOUND_S):
+            while cgroup.pids():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """0600 from the first moment: the environment in it may hold secrets."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w") as file:
+        file.write(text)

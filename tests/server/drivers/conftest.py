@@ -1,0 +1,70 @@
+"""Both drivers for real, and one shared sandbox of each for the tests that only look."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloche_server.drivers import OciDriver, open_drivers
+from cloche_server.images import ImageNotFound, ImageStore
+
+from .harness import Sandbox, running
+
+DRIVERS = ("gvisor", "runc")
+
+
+@pytest.fixture(scope="session")
+def roots() -> Iterator[Path]:
+    """Short, because socket paths are at most 107 bytes; holds ``run`` and ``data``."""
+    directory = Path(tempfile.mkdtemp(prefix="cl"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def rootfs() -> Path:
+    if os.geteuid() != 0:
+        pytest.skip("sandboxes need root")
+    try:
+        return ImageStore().resolve("python").rootfs
+    except ImageNotFound:
+        pytest.skip("no image `python`: run `make image`")
+
+
+@pytest.fixture(scope="session")
+def drivers(roots: Path) -> Iterator[dict[str, OciDriver]]:
+    opened = open_drivers(roots / "data", roots / "run")
+    yield opened
+    for driver in opened.values():
+        driver.close()
+
+
+@pytest.fixture(scope="session", params=DRIVERS)
+def driver(request: pytest.FixtureRequest, drivers: dict[str, OciDriver]) -> OciDriver:
+    return drivers[request.param]
+
+
+@pytest.fixture
+def scratch(roots: Path) -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(dir=roots))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def shared(driver: OciDriver, rootfs: Path, roots: Path) -> Iterator[Sandbox]:
+    """For probes that change nothing another test could notice."""
+    with running(driver, rootfs, roots / f"uplink-{driver.name}") as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="session")
+def runc_sandbox(drivers: dict[str, OciDriver], rootfs: Path, roots: Path) -> Iterator[Sandbox]:
+    """For what only a real kernel can be asked."""
+    with running(drivers["runc"], rootfs, roots / "uplink-runc-only") as sandbox:
+        yield sandbox

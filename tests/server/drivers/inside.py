@@ -1,0 +1,87 @@
+"""PID 1 of the sandboxes in these tests. It dials the uplink like the guest does, and runs what it is told.
+
+One request per connection: a JSON line ``{"code", "user", "timeout_s"}``; the answer is ``{"code", "out", "ms"}``. The program is
+run in a child, as root or as uid 1000, so that a probe which dies or eats memory does not take this process with it.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+SOCKET = "/run/cloche/uplink.sock"
+
+
+def start(request):
+    """Start the program; its output comes through the returned descriptor."""
+    source, sink = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(sink)
+        return pid, source
+    os.setsid()
+    os.dup2(sink, 1)
+    os.dup2(sink, 2)
+    os.closerange(3, 4096)
+    if request["user"]:
+        os.setgroups([])
+        os.setgid(1000)
+        os.setuid(1000)
+    os.execv(sys.executable, [sys.executable, "-I", "-c", request["code"]])
+
+
+def read_until_end(source, deadline):
+    output = b""
+    while (left := deadline - time.monotonic()) > 0:
+        if select.select([source], [], [], left)[0]:
+            chunk = os.read(source, 65536)
+            if not chunk:
+                return output
+            output = (output + chunk)[-262144:]
+    return output
+
+
+def run(request):
+    begun = time.monotonic()
+    pid, source = start(request)
+    output = read_until_end(source, begun + request["timeout_s"])
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    status = os.waitpid(pid, 0)[1]
+    os.close(source)
+    reap()
+    milliseconds = int((time.monotonic() - begun) * 1000)
+    return {"code": os.waitstatus_to_exitcode(status), "out": output.decode(errors="replace"), "ms": milliseconds}
+
+
+def reap():
+    """As PID 1 must: orphans of the programs end up here."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def serve_one():
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(SOCKET)
+        with connection.makefile("rw") as stream:
+            line = stream.readline()
+            if line:
+                stream.write(json.dumps(run(json.loads(line))) + "\n")
+                stream.flush()
+
+
+print("inside: up", flush=True)
+while True:
+    try:
+        serve_one()
+    except OSError:
+        reap()
+        time.sleep(0.02)
