@@ -1,0 +1,63 @@
+"""Sandboxes of the API: a thin layer that turns calls into questions to the sandbox service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from cloche.errors import Forbidden
+from cloche.models import Page, Sandbox, SandboxCreate, SandboxUpdate
+from cloche_server.auth import Principal
+from cloche_server.routing import Call, ListSandboxes, Reply
+from cloche_server.state import SandboxFilter
+
+if TYPE_CHECKING:
+    from cloche_server.services import Services
+
+
+async def create(services: Services, call: Call) -> Reply:
+    wanted = cast("SandboxCreate", call.body)
+    row = await services.creates.create(call.principal.owner, wanted, call.idempotency_key)
+    return Reply(row.to_model(), status=201, headers={"Location": f"/v1/sandboxes/{row.id}"})
+
+
+async def list_some(services: Services, call: Call) -> Reply:
+    query = cast("ListSandboxes", call.query)
+    wanted = SandboxFilter(
+        owner=_visible_owner(call.principal, query.owner),
+        state=query.state,
+        name=query.name,
+        labels=dict(_split(label) for label in query.label),
+    )
+    items, next_page = services.sandboxes.list(wanted, query.limit, query.page)
+    return Reply(Page[Sandbox](items=items, next_page=next_page))
+
+
+async def get(services: Services, call: Call) -> Reply:
+    return Reply(services.sandboxes.get(call.principal, call.path["sandbox_id"]).to_model())
+
+
+async def get_by_name(services: Services, call: Call) -> Reply:
+    return Reply(services.sandboxes.find_by_name(call.principal, call.path["name"]).to_model())
+
+
+async def update(services: Services, call: Call) -> Reply:
+    wanted = cast("SandboxUpdate", call.body)
+    return Reply(services.sandboxes.update(call.principal, call.path["sandbox_id"], wanted).to_model())
+
+
+async def delete(services: Services, call: Call) -> Reply:
+    return Reply((await services.sandboxes.delete(call.principal, call.path["sandbox_id"])).to_model())
+
+
+def _visible_owner(principal: Principal, asked: str | None) -> str | None:
+    """None: all owners."""
+    if principal.sees_all:
+        return asked
+    if asked is not None and asked != principal.owner:
+        raise Forbidden("only admins may list the sandboxes of another owner", details={"owner": asked})
+    return principal.owner
+
+
+def _split(label: str) -> tuple[str, str]:
+    key, _, value = label.partition("=")
+    return key, value

@@ -1,0 +1,116 @@
+"""Puts a server together from its settings, drivers and images; takes it apart in the right order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+
+from cloche.errors import InvalidRequest
+from cloche_server.drivers._base import Driver
+from cloche_server.first_key import ensure_first_key
+from cloche_server.http import make_app, make_http_server
+from cloche_server.open_calls import OpenCalls
+from cloche_server.openapi import openapi_document
+from cloche_server.origin import known_names
+from cloche_server.routes import ROUTES
+from cloche_server.sandboxes import DriverSet, IdempotentCreate, Images, Limits, Recovered, SandboxService, recover
+from cloche_server.services import Services
+from cloche_server.settings import Settings
+from cloche_server.state import Database, IdempotencyStore, KeyStore, SandboxStore
+from cloche_server.uplink import UplinkHub
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """Listening."""
+
+    services: Services
+    http: HTTPServer
+    port: int
+    recovered: Recovered
+    made_first_key: bool
+
+
+@asynccontextmanager
+async def running_server(settings: Settings, drivers: Sequence[Driver], images: Images) -> AsyncIterator[RunningServer]:
+    """Everything up, sandboxes of an earlier server found again; at the end everything down, sandboxes go on.
+
+    Needs the directories of ``settings`` for itself (`cloche_server.data_dir.exclusive`).
+    """
+    database = Database.open(settings.database_path)
+    try:
+        keys = KeyStore(database)
+        made_first_key = ensure_first_key(keys, settings.admin_key_path)
+        driver_set = DriverSet(drivers, settings.driver)
+        await driver_set.self_test()
+        sandboxes, creates = _make_sandboxes(settings, database, driver_set, images)
+        recovered = await recover(sandboxes)
+        services = _make_services(settings, keys, sandboxes, creates, driver_set, images)
+        http = make_http_server(make_app(services, ROUTES), settings.max_body_bytes)
+        try:
+            port = _listen(http, settings)
+            yield RunningServer(services, http, port, recovered, made_first_key)
+        finally:
+            await _shut_down(http, services)
+    finally:
+        database.close()
+
+
+def _make_sandboxes(
+    settings: Settings, database: Database, drivers: DriverSet, images: Images
+) -> tuple[SandboxService, IdempotentCreate]:
+    hub = UplinkHub(settings.uplinks_dir)
+    hub.prepare()
+    limits = Limits(
+        max_sandboxes=settings.max_sandboxes,
+        max_sandboxes_per_owner=settings.max_sandboxes_per_owner,
+        start_timeout_s=settings.start_timeout_s,
+    )
+    records = IdempotencyStore(database)
+    service = SandboxService(SandboxStore(database), records, hub, drivers, images, limits)
+    return service, IdempotentCreate(service, records)
+
+
+def _make_services(
+    settings: Settings,
+    keys: KeyStore,
+    sandboxes: SandboxService,
+    creates: IdempotentCreate,
+    drivers: DriverSet,
+    images: Images,
+) -> Services:
+    return Services(
+        settings=settings,
+        keys=keys,
+        sandboxes=sandboxes,
+        creates=creates,
+        drivers=drivers,
+        images=images,
+        host_names=known_names(settings.host, settings.allowed_hosts),
+        open_calls=OpenCalls(),
+        openapi=openapi_document(ROUTES),
+    )
+
+
+def _listen(http: HTTPServer, settings: Settings) -> int:
+    try:
+        sockets = bind_sockets(settings.port, settings.host)
+    except OSError as error:
+        raise InvalidRequest(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}",
+            hint="choose another with --host and --port",
+        ) from error
+    http.add_sockets(sockets)
+    return int(sockets[0].getsockname()[1])
+
+
+async def _shut_down(http: HTTPServer, services: Services) -> None:
+    http.stop()
+    await services.open_calls.close(services.settings.shutdown_grace_s)
+    await http.close_all_connections()
+    await services.sandboxes.close()
+    services.sandboxes.hub.close()

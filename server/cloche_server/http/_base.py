@@ -1,0 +1,172 @@
+"""What every handler does before and after: admission, errors as JSON, one log line.
+
+Order of admission: Host, path, method, Origin, key, role. So a stranger learns nothing but that a server is here, and a
+rebound browser page not even that.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Final
+
+from tornado.httputil import HTTPServerRequest
+from tornado.iostream import IOStream
+from tornado.web import Application, HTTPError, RequestHandler
+
+from cloche.errors import ClocheError, Forbidden, MethodNotAllowed, NotFound, Unauthenticated
+from cloche.models import Role
+from cloche_server.auth import Principal, bearer_secret, require_role
+from cloche_server.http._errors import public_error
+from cloche_server.ids import new_request_id
+from cloche_server.origin import host_allowed, origin_allowed
+from cloche_server.routing import Matched, Route, invalid
+from cloche_server.services import Services
+
+_ACCESS: Final = logging.getLogger("cloche.access")
+_LOG: Final = logging.getLogger("cloche.http")
+
+NOBODY: Final = Principal(key_id="", owner="", role=Role.VIEWER)
+"""Who asks on routes that need no key."""
+
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class BaseHandler(RequestHandler):
+    """Not used alone: `ApiHandler` and `SocketHandler` do the work."""
+
+    def __init__(self, application: Application, request: HTTPServerRequest, **kwargs: Any) -> None:
+        self.request_id = new_request_id()
+        self.principal: Principal | None = None
+        self.route: Route | None = None
+        self.error_code: str | None = None
+        self._began = time.monotonic()
+        super().__init__(application, request, **kwargs)
+
+    def initialize(self, services: Services, matched: Matched | None) -> None:
+        self.services = services
+        self.matched = matched
+
+    def set_default_headers(self) -> None:
+        self.set_header("Server", "cloche")
+        self.set_header("X-Request-Id", self.request_id)
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Referrer-Policy", "no-referrer")
+        self.set_header("Cache-Control", "no-store")
+
+    def compute_etag(self) -> None:
+        """Answers are not cached, so hashing them would be in vain."""
+
+    # Admission
+
+    def admit(self, upgrade: bool = False) -> Route:
+        """The route this request may use; sets ``principal``. Raises what keeps it out."""
+        request = self.request
+        self._set_nodelay()
+        host = request.headers.get("Host")
+        if not host_allowed(host, self.services.host_names):
+            raise Forbidden(
+                "this server is not known by the name in the Host header",
+                hint="use 127.0.0.1 or localhost, or start the server with --allowed-hosts",
+                details={"header": "Host"},
+            )
+        route = self._find_route()
+        self._check_origin(str(host), upgrade)
+        self.principal = self._authenticate(route)
+        return route
+
+    def _find_route(self) -> Route:
+        if self.matched is None:
+            raise NotFound("there is no such path", hint="see /docs", details={"kind": "path"})
+        method = "GET" if self.request.method == "HEAD" else self.request.method
+        route = self.matched.methods.get(method or "")
+        if route is None or (self.request.method == "HEAD" and route.to_guest and route.streams == "always"):
+            raise MethodNotAllowed(
+                f"{self.request.method} is not possible here", details={"allowed": [*self.allowed_methods()]}
+            )
+        self.route = route
+        return route
+
+    def allowed_methods(self) -> list[str]:
+        methods = self.matched.methods if self.matched else {}
+        return sorted({*methods, "OPTIONS", *(("HEAD",) if "GET" in methods else ())})
+
+    def _check_origin(self, host: str, upgrade: bool) -> None:
+        origin = self.request.headers.get("Origin")
+        if origin is None or (self.request.method in _SAFE and not upgrade):
+            return
+        if not origin_allowed(origin, self.request.protocol, host, self.services.settings.allowed_origins):
+            raise Forbidden(
+                "a page of another origin may not do this",
+                hint="start the server with --allowed-origins",
+                details={"header": "Origin"},
+            )
+
+    def _authenticate(self, route: Route) -> Principal:
+        if route.role is None:
+            return NOBODY
+        principal = self.services.keys.find(bearer_secret(self.request.headers.get("Authorization")))
+        if principal is None:
+            raise Unauthenticated("the key is unknown or revoked", hint="ask an admin: cloche keys create")
+        require_role(principal, route.role)
+        return principal
+
+    def path_values(self) -> dict[str, str]:
+        """`NotFound` for text that can be no id: nothing has that id."""
+        assert self.matched is not None
+        for name, text in self.matched.bad.items():
+            kind = name.removesuffix("_id") if name != "name" else "sandbox"
+            raise NotFound(f"there is no such {kind}", details={"kind": kind, "id": text[:128]})
+        return dict(self.matched.path)
+
+    def _set_nodelay(self) -> None:
+        """Small answers and events leave at once; Nagle's algorithm costs 40 ms for each (jupyter.md, finding 1)."""
+        stream: IOStream | None = getattr(self.request.connection, "stream", None)
+        if stream is not None and not stream.closed():
+            stream.set_nodelay(True)
+
+    # Errors
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = public_error(kwargs.get("exc_info", (None, None, None))[1])
+        self.set_status(error.status)
+        self.error_code = error.code
+        if isinstance(error, MethodNotAllowed):
+            self.set_header("Allow", ", ".join(self.allowed_methods()))
+        if isinstance(error, Unauthenticated):
+            self.set_header("WWW-Authenticate", 'Bearer realm="cloche"')
+        self.set_header("Content-Type", "application/json")
+        self.finish(error.to_body(self.request_id).model_dump_json())
+
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
+        if not isinstance(value, ClocheError | HTTPError):
+            _LOG.error("unexpected exception", extra={"request_id": self.request_id}, exc_info=value)
+
+    # The log
+
+    def on_finish(self) -> None:
+        self.log_access(self.get_status())
+
+    def log_access(self, status: int) -> None:
+        _ACCESS.info(
+            "request",
+            extra={
+                "request_id": self.request_id,
+                "method": self.request.method,
+                "route": self.route.path if self.route else None,
+                "status": status,
+                "code": self.error_code,
+                "ms": round((time.monotonic() - self._began) * 1000, 2),
+                "key_id": self.principal.key_id if self.principal else None,
+                "sandbox_id": self.matched.path.get("sandbox_id") if self.matched else None,
+            },
+        )
+
+
+def idempotency_key(header: str | None) -> str | None:
+    """`InvalidRequest` unless it is 1 to 128 printable ASCII characters."""
+    if header is None:
+        return None
+    if not (1 <= len(header) <= 128 and header.isascii() and header.isprintable()):
+        raise invalid([("Idempotency-Key", "must be 1 to 128 printable ASCII characters")])
+    return header

@@ -1,0 +1,116 @@
+"""Event streams over WebSocket: one message for one message, in both directions, at the pace of the slower side."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Final
+
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from cloche.errors import ClocheError, ConnectionFailed
+from cloche.models import Role
+from cloche_server.http._base import BaseHandler
+from cloche_server.relay import GuestSocket, open_guest_socket, printable
+from cloche_server.routing import Query, invalid, parse_query
+from cloche_server.uplink import WireClosed
+
+MAX_REASON_BYTES: Final = 123
+"""Of a close frame, by RFC 6455."""
+
+_SENDABLE: Final = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
+
+
+class SocketHandler(BaseHandler, WebSocketHandler):
+    """Errors before the upgrade are plain HTTP errors; the guest is asked first, so its errors are among them."""
+
+    is_stream: Final = True
+
+    def prepare(self) -> None:
+        self._guest: GuestSocket | None = None
+        self._pump: asyncio.Task[None] | None = None
+
+    def check_origin(self, _origin: str) -> bool:
+        """`admit` did."""
+        return True
+
+    async def get(self, *_: Any, **__: Any) -> None:
+        route = self.admit(upgrade=True)
+        values = self.path_values()
+        query = parse_query(self.request.query, route.query)
+        if self.request.headers.get("Sec-WebSocket-Version") != "13" or not self._well_formed():
+            raise invalid([("Sec-WebSocket-Version", "only a version 13 handshake is understood")])
+        assert self.principal is not None
+        if self.services.open_calls.closing:
+            raise ConnectionFailed("the server is shutting down")
+        live = self.services.sandboxes.running(self.principal, values["sandbox_id"])
+        path = route.guest_path.format_map(values) + _suffix(query)
+        limit = self.services.settings.max_answer_bytes
+        self._guest = await open_guest_socket(live.uplink.pool, path, route.bound_s, limit)
+        try:
+            await super().get()
+        finally:
+            self._guest.close()
+
+    def _well_formed(self) -> bool:
+        headers = self.request.headers
+        tokens = {token.strip().lower() for token in headers.get("Connection", "").split(",")}
+        return "upgrade" in tokens and bool(headers.get("Sec-WebSocket-Key"))
+
+    def open(self, *_: str, **__: str) -> None:
+        self.set_nodelay(True)
+        self.services.open_calls.add(self)
+        self._pump = asyncio.create_task(self._pump_events())
+
+    async def _pump_events(self) -> None:
+        assert self._guest is not None
+        try:
+            async for message in self._guest.messages():
+                await self.write_message(message)
+            self._close(self._guest.close_code, printable(self._guest.close_reason))
+        except ClocheError as error:
+            self._fail(1011, error)
+        except WebSocketClosedError:
+            pass
+
+    async def on_message(self, message: str | bytes) -> None:
+        """Awaited by Tornado before it reads the next one: a guest that does not read slows the client down."""
+        assert self._guest is not None
+        assert self.principal is not None
+        if self.principal.role is Role.VIEWER or not isinstance(message, str):
+            self._close(1008, '{"code":"forbidden"}')
+            return
+        try:
+            await self._guest.send(message)
+        except WireClosed:
+            self._close(1011, '{"code":"sandbox_unreachable"}')
+
+    def on_close(self) -> None:
+        if self._pump is not None:
+            self._pump.cancel()
+        if self._guest is not None:
+            self._guest.close()
+        self.services.open_calls.discard(self)
+        self.log_access(101)
+
+    def on_finish(self) -> None:
+        """Tornado finishes a WebSocket's request as it begins; the line is written at its end."""
+        if self.get_status() != 101:
+            super().on_finish()
+
+    def stop(self) -> None:
+        """The server ends; see `OpenCalls`. 1012 is "service restart"."""
+        self._fail(1012, ConnectionFailed("the server is shutting down"))
+
+    def _fail(self, code: int, error: ClocheError) -> None:
+        self.error_code = error.code
+        self._close(code, json.dumps({"code": error.code, "message": error.message[:60]}))
+
+    def _close(self, code: int, reason: str) -> None:
+        allowed = code in _SENDABLE or 3000 <= code < 5000
+        self.close(code if allowed else 1011, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+
+
+def _suffix(query: Query) -> str:
+    text = query.encode()
+    return f"?{text}" if text else ""

@@ -1,0 +1,36 @@
+"""Random names. All come from the system's generator; the lengths are those the models demand."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from typing import Final
+
+_ALPHABET: Final = string.ascii_lowercase + string.digits
+
+
+def _letters(count: int) -> str:
+    return "".join(secrets.choice(_ALPHABET) for _ in range(count))
+
+
+def new_sandbox_id() -> str:
+    """20 characters of 36: 103 bits, so an id is never handed out twice."""
+    return _letters(20)
+
+
+def new_key_id() -> str:
+    return f"key-{_letters(12)}"
+
+
+def new_request_id() -> str:
+    return f"req-{secrets.token_hex(8)}"
+
+
+def new_epoch() -> str:
+    """Of one life of a sandbox."""
+    return _letters(12)
+
+
+def new_uplink_token() -> str:
+    """256 bits; only the guest and, as a hash, the database have it."""
+    return secrets.token_urlsafe(32)

@@ -1,0 +1,190 @@
+"""Calls to a guest: bounded, checked, with its failures turned into ours.
+
+The guest is untrusted. From its answer we take the status (when the route knows it), the JSON body (within a cap) and
+one header; an error body is parsed, and only its code, text and details go on, in an error of our own making.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+from typing import Final
+
+import h11
+import pydantic_core
+from pydantic import ValidationError
+
+from cloche.errors import ERRORS, ClocheError, ErrorBody, GuestFault, SandboxUnreachable
+from cloche_server.relay._exchange import Exchange, ExchangeError
+from cloche_server.uplink import WireClosed, WirePool
+
+MAX_ERROR_BYTES: Final = 64 * 1024
+CHECKED_BYTES: Final = 1024 * 1024
+"""Answers up to this size are held back until they are complete and are JSON; larger ones are passed on as they come."""
+
+STREAM_SILENCE_S: Final = 60.0
+"""Streams carry a heartbeat every 15 s; four missing ones mean a guest that hangs."""
+
+_RUN_ID: Final = re.compile(r"run-[a-z0-9]{12}")
+
+GUEST_CODES: Final = frozenset(
+    {
+        *("invalid_request", "body_too_large", "not_found", "conflict", "gone", "limit_reached"),
+        *("malformed_cursor", "foreign_cursor", "cursor_beyond_head", "context_dead", "stale", "wait_timeout"),
+    }
+)
+"""What a guest may say of a call. Codes about keys, drivers and the server itself are not its to use."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestCall:
+    """One call: ``path`` begins with /v1; ``statuses`` are the good answers; ``bound_s`` is until the answer begins."""
+
+    method: str
+    path: str
+    statuses: Collection[int]
+    bound_s: float
+    body: bytes = b""
+    accept: str = "application/json"
+    last_event_id: str | None = None
+
+
+class GuestAnswer:
+    """A good answer whose body is still to be read. Close it, whatever happens."""
+
+    def __init__(self, exchange: Exchange, response: h11.Response, pool: WirePool, max_bytes: int) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
+        self.status: int = response.status_code
+        self.is_stream = headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
+        self.length = int(headers["content-length"]) if "content-length" in headers else None
+        run_id = headers.get("cloche-run-id", "")
+        self.run_id = run_id if _RUN_ID.fullmatch(run_id) else None
+        self._exchange = exchange
+        self._pool = pool
+        self._max_bytes = max_bytes
+
+    async def parts(self, silence_s: float) -> AsyncIterator[bytes]:
+        """The body. `GuestFault` over the cap, `SandboxUnreachable` after ``silence_s`` or when the guest goes away."""
+        total = 0
+        try:
+            async for part in self._exchange.body(silence_s):
+                total += len(part)
+                if not self.is_stream and total > self._max_bytes:
+                    raise too_large(self._max_bytes)
+                yield part
+        except (WireClosed, TimeoutError) as error:
+            raise lost(silence_s) from error
+        except ExchangeError as error:
+            raise GuestFault(str(error)) from error
+
+    async def whole(self, limit: int, silence_s: float = 30.0) -> bytes:
+        """The complete body; `GuestFault` when it is longer than ``limit``."""
+        if self.length is not None and self.length > limit:
+            raise too_large(limit)
+        body = bytearray()
+        async for part in self.parts(silence_s):
+            body += part
+            if len(body) > limit:
+                raise too_large(limit)
+        return bytes(body)
+
+    def close(self) -> None:
+        """Gives the connection back when it can serve again, else ends it."""
+        if self._exchange.reusable:
+            self._pool.put(self._exchange.wire)
+        else:
+            self._exchange.close()
+
+
+async def call_guest(pool: WirePool, call: GuestCall, max_bytes: int) -> GuestAnswer:
+    """The answer, once its head is there and good. Raises the guest's error as ours, or what kept it from answering."""
+    exchange = Exchange(await pool.take())
+    try:
+        response = await _ask(exchange, call)
+        answer = GuestAnswer(exchange, response, pool, max_bytes)
+        if answer.status in call.statuses:
+            if answer.length is not None and answer.length > max_bytes and not answer.is_stream:
+                raise too_large(max_bytes)
+            return answer
+        error = await answer_error(answer)
+    except BaseException:
+        exchange.close()
+        raise
+    answer.close()
+    raise error
+
+
+async def _ask(exchange: Exchange, call: GuestCall) -> h11.Response:
+    headers = [("Accept", call.accept)]
+    if call.body:
+        headers.append(("Content-Type", "application/json"))
+    if call.last_event_id is not None:
+        headers.append(("Last-Event-ID", call.last_event_id))
+    try:
+        async with asyncio.timeout(call.bound_s):
+            await exchange.send(call.method, call.path, headers, call.body)
+            response = await exchange.head()
+    except (WireClosed, TimeoutError) as error:
+        raise lost(call.bound_s) from error
+    except ExchangeError as error:
+        raise GuestFault(str(error)) from error
+    if not isinstance(response, h11.Response):
+        raise GuestFault("the guest changed the protocol without being asked")
+    return response
+
+
+async def answer_error(answer: GuestAnswer) -> ClocheError:
+    """The error that an answer other than the good ones means."""
+    if answer.status < 400:
+        return GuestFault(f"the guest answered with the undocumented status {answer.status}")
+    return error_from_guest(answer.status, await answer.whole(MAX_ERROR_BYTES))
+
+
+def error_from_guest(status: int, raw: bytes) -> ClocheError:
+    """Pure. The guest's words within our class of its code; `GuestFault` for what it must not say."""
+    try:
+        body = ErrorBody.model_validate_json(raw)
+    except ValidationError:
+        return GuestFault(f"the guest answered {status} without an error body")
+    cls = ERRORS.get(body.code)
+    if cls is None or body.code not in GUEST_CODES or cls.status != status:
+        return GuestFault(
+            f"the guest failed: {printable(body.message)}", details={"status": status, "code": printable(body.code)}
+        )
+    hint = None if body.hint is None else printable(body.hint)
+    return cls(printable(body.message), hint=hint, details=body.details)
+
+
+def printable(text: str, limit: int = 2000) -> str:
+    """Untrusted text that may land in a terminal: no control characters, not endless."""
+    clean = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text[:limit])
+    return clean + ("…" if len(text) > limit else "")
+
+
+def check_json(body: bytes) -> bytes:
+    """`GuestFault` unless it is a JSON object."""
+    try:
+        value = pydantic_core.from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise GuestFault("the guest answered with something that is not JSON") from error
+    if not isinstance(value, dict):
+        raise GuestFault("the guest answered with JSON that is not an object")
+    return body
+
+
+def too_large(limit: int) -> GuestFault:
+    return GuestFault(
+        f"the guest's answer is larger than {limit} bytes",
+        hint="follow the run's events instead of asking for the whole result",
+        details={"limit_bytes": limit},
+    )
+
+
+def lost(bound_s: float) -> SandboxUnreachable:
+    return SandboxUnreachable(
+        f"the sandbox went away or did not answer within {bound_s:g} s",
+        hint="look at the sandbox' state; a run that was started goes on, and its events can be followed again",
+        details={"bound_s": bound_s},
+    )

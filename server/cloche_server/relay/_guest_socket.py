@@ -1,0 +1,142 @@
+"""A WebSocket to a guest, over a dialled connection.
+
+The handshake is an ordinary exchange (so a refusal is an ordinary error); the frames are `websockets`' sans-I/O protocol,
+which checks masks, lengths, UTF-8 and close codes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+from collections.abc import AsyncIterator
+from typing import Final
+
+import h11
+from websockets.exceptions import ProtocolError
+from websockets.frames import Frame, Opcode
+from websockets.protocol import CLIENT, OPEN, Protocol
+from websockets.utils import accept_key
+
+from cloche.errors import GuestFault
+from cloche_server.relay._exchange import Exchange, ExchangeError
+from cloche_server.relay._guest import GuestAnswer, answer_error, lost
+from cloche_server.uplink import Wire, WireClosed, WirePool
+
+PING_AFTER_S: Final = 20.0
+LOST_AFTER_PINGS: Final = 3
+"""A guest that answers no ping for this many periods of `PING_AFTER_S` is lost."""
+
+
+class GuestSocket:
+    """Open. One task reads `messages`, another may `send`. Close it."""
+
+    def __init__(self, wire: Wire, first: bytes, max_bytes: int) -> None:
+        self._wire = wire
+        self._protocol = Protocol(CLIENT, state=OPEN, max_size=max_bytes)
+        self.close_code = 1006
+        self.close_reason = ""
+        if first:
+            self._protocol.receive_data(first)
+
+    async def messages(self) -> AsyncIterator[str]:
+        """Text messages until the guest closes; then `close_code` and `close_reason` are set.
+
+        `SandboxUnreachable` when it goes away without closing or answers no pings, `GuestFault` when it breaks protocol.
+        """
+        parts: list[bytes] = []
+        try:
+            while True:
+                for event in self._protocol.events_received():
+                    assert isinstance(event, Frame)
+                    if event.opcode in {Opcode.TEXT, Opcode.BINARY, Opcode.CONT}:
+                        parts.append(bytes(event.data))
+                        if event.fin:
+                            yield b"".join(parts).decode()
+                            parts.clear()
+                await self._flush()
+                if self._ended():
+                    return
+                await self._receive()
+        except WireClosed as error:
+            raise lost(PING_AFTER_S * LOST_AFTER_PINGS) from error
+        except UnicodeDecodeError as error:
+            raise GuestFault("the guest sent a message that is not text") from error
+
+    def _ended(self) -> bool:
+        protocol = self._protocol
+        if protocol.close_rcvd is not None:
+            self.close_code, self.close_reason = protocol.close_rcvd.code, protocol.close_rcvd.reason
+            return True
+        if protocol.parser_exc is not None:
+            raise GuestFault(f"the guest broke the WebSocket protocol: {protocol.parser_exc}")
+        if self._wire.eof and not self._wire.unread:
+            raise WireClosed("the guest went away")
+        return False
+
+    async def _receive(self) -> None:
+        for _ in range(LOST_AFTER_PINGS):
+            try:
+                async with asyncio.timeout(PING_AFTER_S):
+                    data = await self._wire.read()
+            except TimeoutError:
+                self._protocol.send_ping(b"")
+                await self._flush()
+                continue
+            if data:
+                self._protocol.receive_data(data)
+            else:
+                self._protocol.receive_eof()
+            return
+        raise WireClosed("no answer to pings")
+
+    async def send(self, text: str) -> None:
+        """`WireClosed` when the guest is gone."""
+        try:
+            self._protocol.send_text(text.encode())
+        except ProtocolError as error:
+            raise WireClosed("the connection is closing") from error
+        await self._flush()
+
+    async def _flush(self) -> None:
+        data = b"".join(self._protocol.data_to_send())
+        if data:
+            await self._wire.write(data)
+
+    def close(self) -> None:
+        """At once. The guest sees the end of the connection; what runs goes on."""
+        self._wire.close()
+
+
+async def open_guest_socket(pool: WirePool, path: str, bound_s: float, max_bytes: int) -> GuestSocket:
+    """Raises what `call_guest` raises."""
+    wire = await pool.take()
+    exchange = Exchange(wire)
+    key = base64.b64encode(secrets.token_bytes(16)).decode()
+    headers = [
+        *(("Connection", "Upgrade"), ("Upgrade", "websocket")),
+        *(("Sec-WebSocket-Version", "13"), ("Sec-WebSocket-Key", key)),
+    ]
+    try:
+        async with asyncio.timeout(bound_s):
+            await exchange.send("GET", path, headers, None)
+            response = await exchange.head()
+        if isinstance(response, h11.Response):
+            raise await answer_error(GuestAnswer(exchange, response, pool, max_bytes))
+        _check_accept(response, key)
+    except (WireClosed, TimeoutError) as error:
+        exchange.close()
+        raise lost(bound_s) from error
+    except ExchangeError as error:
+        exchange.close()
+        raise GuestFault(str(error)) from error
+    except BaseException:
+        exchange.close()
+        raise
+    return GuestSocket(wire, exchange.behind, max_bytes)
+
+
+def _check_accept(response: h11.InformationalResponse, key: str) -> None:
+    headers = dict(response.headers)
+    if headers.get(b"sec-websocket-accept", b"").decode("latin-1") != accept_key(key):
+        raise GuestFault("the guest answered the WebSocket handshake wrongly")

@@ -1,0 +1,125 @@
+"""Query parameters and path parameters: their types, and how text becomes values. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+from urllib.parse import parse_qsl, unquote, urlencode
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from cloche.errors import InvalidRequest
+from cloche.models import ContextId, KeyId, Name, RunId, SandboxId, SandboxState
+from cloche.models.runs import MAX_WAIT_S
+
+MAX_FIELDS: Final = 128
+"""64 labels are allowed on a sandbox; twice that is more than anybody can ask for."""
+
+
+class Query(BaseModel):
+    """Base: unknown parameters are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def encode(self) -> str:
+        """For the guest: the values that are set, with defaults spelt out."""
+        return urlencode(self.model_dump(exclude_none=True, mode="json"), doseq=True)
+
+
+class NoQuery(Query):
+    """No parameters at all."""
+
+
+PageText = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+CursorText = Annotated[str, StringConstraints(max_length=256)]
+LabelFilter = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,62}=[^\x00]*$", max_length=320)]
+
+
+class ListKeys(Query):
+    limit: int = Field(default=50, ge=1, le=200)
+    page: PageText | None = Field(default=None, description="`next_page` of the page before")
+
+
+class ListSandboxes(Query):
+    limit: int = Field(default=50, ge=1, le=200)
+    page: PageText | None = Field(default=None, description="`next_page` of the page before")
+    state: SandboxState | None = Field(default=None, description="without it, the deleted ones are left out")
+    name: Name | None = None
+    label: list[LabelFilter] = Field(default=[], max_length=64, description="`key=value`; several: all must match")
+    owner: Name | None = Field(default=None, description="admins only; without it an admin sees all owners")
+
+
+class Wait(Query):
+    wait_s: float = Field(default=0, ge=0, le=MAX_WAIT_S, description="seconds to wait for the end of the run")
+
+
+class WaitByDefault(Query):
+    wait_s: float = Field(default=30, ge=0, le=MAX_WAIT_S, description="seconds to wait for the end of the run")
+
+
+class FromCursor(Query):
+    cursor: CursorText | None = Field(default=None, description="go on behind this event; absent: from the oldest kept")
+
+
+class HistoryLimit(Query):
+    limit: int = Field(default=100, ge=1, le=1000)
+
+
+PATH_TYPES: Final[dict[str, TypeAdapter[str]]] = {
+    "sandbox_id": TypeAdapter(SandboxId),
+    "context_id": TypeAdapter(ContextId),
+    "run_id": TypeAdapter(RunId),
+    "key_id": TypeAdapter(KeyId),
+    "name": TypeAdapter(Name),
+}
+
+
+def path_value(name: str, raw: str) -> str | None:
+    """The parameter's value; None when it is none that could exist."""
+    try:
+        return PATH_TYPES[name].validate_python(unquote(raw, errors="strict"))
+    except (ValidationError, UnicodeDecodeError):
+        return None
+
+
+def parse_query(text: str, model: type[Query]) -> Query:
+    """`InvalidRequest` lists every parameter that is unknown, doubled or has a bad value."""
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+    except ValueError as error:
+        raise invalid([("query", "not a query string in UTF-8 with a bearable number of parameters")]) from error
+    values: dict[str, str | list[str]] = {}
+    for name, value in pairs:
+        if name in model.model_fields and _repeatable(model, name):
+            values.setdefault(name, []).append(value)  # type: ignore[union-attr]
+        elif name in values:
+            raise invalid([(name, "given more than once")])
+        else:
+            values[name] = value
+    try:
+        return model.model_validate_strings(values)
+    except ValidationError as error:
+        raise invalid(problems_of(error)) from error
+
+
+def _repeatable(model: type[Query], name: str) -> bool:
+    return isinstance(model.model_fields[name].default, list)
+
+
+def problems_of(error: ValidationError) -> list[tuple[str, str]]:
+    """``(field, problem)``, without the values: they may be secrets."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return [(".".join(str(part) for part in e["loc"]) or "body", e["msg"]) for e in found]
+
+
+MAX_PROBLEMS: Final = 20
+
+
+def invalid(problems: list[tuple[str, str]]) -> InvalidRequest:
+    """The error that names all of ``problems`` (20 at most)."""
+    listed = problems[:MAX_PROBLEMS]
+    message = "; ".join(f"{field[:200]}: {problem}" for field, problem in listed[:3])
+    more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+    return InvalidRequest(
+        f"the request is not valid: {message}{more}",
+        details={"errors": [{"field": field[:200], "problem": problem} for field, problem in listed]},
+    )

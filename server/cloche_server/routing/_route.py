@@ -1,0 +1,122 @@
+"""What a route is, and what goes in and out of one."""
+
+from __future__ import annotations
+
+import http
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel
+
+from cloche.errors import (
+    BodyTooLarge,
+    ClocheError,
+    ContextDead,
+    Forbidden,
+    Gone,
+    GuestFault,
+    InternalError,
+    InvalidRequest,
+    LimitReached,
+    NotFound,
+    SandboxNotRunning,
+    SandboxUnreachable,
+    Unauthenticated,
+)
+from cloche.models import Model, Role
+from cloche_server.auth import Principal
+from cloche_server.routing._params import NoQuery, Query
+
+if TYPE_CHECKING:
+    from cloche_server.services import Services
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, checked: who asks, and what for. ``path`` has the values of the path's parameters."""
+
+    request_id: str
+    principal: Principal
+    path: Mapping[str, str]
+    query: Query
+    body: Model | None
+    idempotency_key: str | None = None
+    wants_events: bool = False
+    last_event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """``body`` is a model, or bytes that are ready to be sent."""
+
+    body: BaseModel | bytes
+    status: int = http.HTTPStatus.OK
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Act = Callable[["Services", Call], Awaitable[Reply]]
+
+
+class Streams(StrEnum):
+    """NEVER: one JSON answer. ON_REQUEST: with ``Accept: text/event-stream``. ALWAYS: SSE, or WebSocket on an upgrade."""
+
+    NEVER = "never"
+    ON_REQUEST = "on_request"
+    ALWAYS = "always"
+
+
+_EVERY_ROUTE: Final = (InvalidRequest, Forbidden, InternalError)
+_WITH_KEY: Final = (Unauthenticated,)
+_WITH_BODY: Final = (BodyTooLarge,)
+_ON_SANDBOX: Final = (NotFound, Gone)
+_IN_GUEST: Final = (SandboxNotRunning, SandboxUnreachable, GuestFault, LimitReached, ContextDead)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path. ``act`` None: the call is passed on to the guest of ``{sandbox_id}``.
+
+    ``role`` None: no key is needed. ``bound_s``: seconds the guest has to begin its answer, besides ``wait_s``.
+    """
+
+    method: str
+    path: str
+    operation: str
+    summary: str
+    tag: str
+    answers: Mapping[int, type[BaseModel] | str]
+    """Status -> model, or the content type of something that is not JSON."""
+    act: Act | None = None
+    body: type[Model] | None = None
+    query: type[Query] = NoQuery
+    role: Role | None = Role.VIEWER
+    own_errors: tuple[type[ClocheError], ...] = ()
+    streams: Streams = Streams.NEVER
+    bound_s: float = 15
+    headers: tuple[str, ...] = ()
+    """Request headers with a meaning here."""
+
+    @property
+    def to_guest(self) -> bool:
+        return self.act is None
+
+    @property
+    def errors(self) -> tuple[type[ClocheError], ...]:
+        """Everything this route can answer besides `answers`, each once."""
+        found = [
+            *_EVERY_ROUTE,
+            *(_WITH_KEY if self.role is not None else ()),
+            *(_WITH_BODY if self.method in {"POST", "PATCH", "PUT", "DELETE"} else ()),
+            *(_ON_SANDBOX if "{sandbox_id}" in self.path else ()),
+            *(_IN_GUEST if self.to_guest else ()),
+            *self.own_errors,
+        ]
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def guest_path(self) -> str:
+        """The same path without the sandbox."""
+        return "/v1" + self.path.removeprefix("/v1/sandboxes/{sandbox_id}")

@@ -1,0 +1,25 @@
+"""Everything a request may need, in one value that is passed along; nothing is global."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cloche_server.open_calls import OpenCalls
+from cloche_server.sandboxes import DriverSet, IdempotentCreate, Images, SandboxService
+from cloche_server.settings import Settings
+from cloche_server.state import KeyStore
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Made by `cloche_server.assembly`, or by a test."""
+
+    settings: Settings
+    keys: KeyStore
+    sandboxes: SandboxService
+    creates: IdempotentCreate
+    drivers: DriverSet
+    images: Images
+    host_names: frozenset[str]
+    open_calls: OpenCalls
+    openapi: bytes

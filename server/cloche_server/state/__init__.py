@@ -1,0 +1,17 @@
+"""What the server remembers: SQLite in WAL mode through SQLAlchemy Core, so that PostgreSQL can take its place."""
+
+from cloche_server.state._database import Database
+from cloche_server.state._idempotency import IdempotencyRow, IdempotencyStore
+from cloche_server.state._keys import KeyStore
+from cloche_server.state._sandboxes import PageToken, SandboxFilter, SandboxRow, SandboxStore
+
+__all__ = [
+    "Database",
+    "IdempotencyRow",
+    "IdempotencyStore",
+    "KeyStore",
+    "PageToken",
+    "SandboxFilter",
+    "SandboxRow",
+    "SandboxStore",
+]

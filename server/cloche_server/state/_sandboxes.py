@@ -1,0 +1,204 @@
+"""Sandboxes at rest: one row for each, also for the deleted ones, whose ids must answer 410 for ever."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from pydantic import JsonValue
+from sqlalchemy import Row, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from cloche.errors import Conflict, InvalidRequest
+from cloche.models import Failure, Resources, Sandbox, SandboxState
+from cloche_server.clock import to_datetime
+from cloche_server.state._database import Database
+from cloche_server.state._tables import sandboxes
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRow:
+    """One sandbox as the database has it. ``env`` has the values; nothing that leaves the server does."""
+
+    id: str
+    owner: str
+    name: str | None
+    state: SandboxState
+    image: str
+    image_digest: str
+    driver: str
+    isolation: str
+    capabilities: Sequence[str]
+    epoch: str
+    token_hash: str
+    resources: Resources
+    sudo: bool
+    env: dict[str, str]
+    labels: dict[str, str]
+    metadata: dict[str, JsonValue]
+    created_us: int
+    started_us: int | None = None
+    ended_us: int | None = None
+    failure: Failure | None = None
+
+    def to_model(self) -> Sandbox:
+        return Sandbox.model_validate(
+            {
+                **{name: getattr(self, name) for name in _SAME_IN_BOTH},
+                "capabilities": list(self.capabilities),
+                "env": sorted(self.env),
+                "created_at": to_datetime(self.created_us),
+                "started_at": None if self.started_us is None else to_datetime(self.started_us),
+            }
+        )
+
+
+_SAME_IN_BOTH = (
+    *("id", "name", "owner", "state", "image", "image_digest", "driver", "isolation", "epoch"),
+    *("resources", "sudo", "labels", "metadata", "failure"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PageToken:
+    """Where the next page of a list begins: behind this row. Opaque on the wire."""
+
+    created_us: int
+    id: str
+
+    def encode(self) -> str:
+        return base64.urlsafe_b64encode(f"{self.created_us}.{self.id}".encode()).decode().rstrip("=")
+
+    @classmethod
+    def decode(cls, text: str) -> PageToken:
+        """`InvalidRequest` for anything that is not a token of ours."""
+        try:
+            raw = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True).decode(
+                "ascii"
+            )
+            created, _, sandbox_id = raw.partition(".")
+            if not (created.isdecimal() and len(created) < 19 and sandbox_id.isalnum()):
+                raise ValueError(raw)
+            return cls(int(created), sandbox_id)
+        except (ValueError, binascii.Error) as error:
+            raise InvalidRequest(
+                "page is not a page token of this list", hint="pass next_page of the page before, unchanged"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxFilter:
+    """None or empty: any. Without a state the deleted ones are left out."""
+
+    owner: str | None = None
+    state: SandboxState | None = None
+    name: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class SandboxStore:
+    """Rows of ``sandboxes``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def insert(self, row: SandboxRow) -> None:
+        """`Conflict` when the owner has a sandbox of that name."""
+        try:
+            with self._database.transaction() as connection:
+                connection.execute(insert(sandboxes).values(_to_values(row)))
+        except IntegrityError as error:
+            raise _name_in_use(row.name) from error
+
+    def update(self, row: SandboxRow, **changes: Any) -> SandboxRow:
+        """Writes the changed columns; returns the row as it is now. `Conflict` as for `insert`."""
+        changed = replace(row, **changes)
+        values = {name: value for name, value in _to_values(changed).items() if name in changes}
+        try:
+            with self._database.transaction() as connection:
+                connection.execute(update(sandboxes).where(sandboxes.c.id == row.id).values(values))
+        except IntegrityError as error:
+            raise _name_in_use(changed.name) from error
+        return changed
+
+    def remove(self, sandbox_id: str) -> None:
+        """Of a create that failed; a sandbox that once ran keeps its row."""
+        with self._database.transaction() as connection:
+            connection.execute(delete(sandboxes).where(sandboxes.c.id == sandbox_id))
+
+    def get(self, sandbox_id: str) -> SandboxRow | None:
+        with self._database.transaction() as connection:
+            row = connection.execute(select(sandboxes).where(sandboxes.c.id == sandbox_id)).one_or_none()
+        return None if row is None else _from_row(row)
+
+    def find_by_name(self, owner: str, name: str) -> SandboxRow | None:
+        query = select(sandboxes).where(
+            sandboxes.c.owner == owner, sandboxes.c.name == name, sandboxes.c.state != SandboxState.DELETED.value
+        )
+        with self._database.transaction() as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else _from_row(row)
+
+    def count_alive(self, owner: str | None = None) -> int:
+        """Creating or running, of one owner or of all."""
+        alive = [SandboxState.CREATING.value, SandboxState.RUNNING.value]
+        query = select(func.count()).select_from(sandboxes).where(sandboxes.c.state.in_(alive))
+        if owner is not None:
+            query = query.where(sandboxes.c.owner == owner)
+        with self._database.transaction() as connection:
+            return connection.execute(query).scalar_one()
+
+    def with_state(self, *states: SandboxState) -> list[SandboxRow]:
+        query = select(sandboxes).where(sandboxes.c.state.in_([state.value for state in states]))
+        with self._database.transaction() as connection:
+            return [_from_row(row) for row in connection.execute(query)]
+
+    def list(self, wanted: SandboxFilter, limit: int, after: PageToken | None) -> tuple[list[SandboxRow], str | None]:
+        """Newest first, and the token of the next page. Rows made meanwhile never shift a page."""
+        column = sandboxes.c
+        query = select(sandboxes).order_by(column.created_us.desc(), column.id.desc()).limit(limit + 1)
+        if wanted.owner is not None:
+            query = query.where(column.owner == wanted.owner)
+        if wanted.name is not None:
+            query = query.where(column.name == wanted.name)
+        if wanted.state is not None:
+            query = query.where(column.state == wanted.state.value)
+        else:
+            query = query.where(column.state != SandboxState.DELETED.value)
+        for key, value in wanted.labels.items():
+            query = query.where(column.labels[key].as_string() == value)
+        if after is not None:
+            older = column.created_us < after.created_us
+            query = query.where(older | ((column.created_us == after.created_us) & (column.id < after.id)))
+        with self._database.transaction() as connection:
+            rows = [_from_row(row) for row in connection.execute(query)]
+        last = rows[limit - 1] if len(rows) > limit else None
+        return rows[:limit], None if last is None else PageToken(last.created_us, last.id).encode()
+
+
+def _name_in_use(name: str | None) -> Conflict:
+    return Conflict(
+        f"a sandbox named {name!r} exists already",
+        hint="choose another name, or delete that sandbox first",
+        details={"kind": "sandbox", "name": name},
+    )
+
+
+def _to_values(row: SandboxRow) -> dict[str, Any]:
+    values = asdict(row)
+    values["state"] = row.state.value
+    values["capabilities"] = list(row.capabilities)
+    values["resources"] = row.resources.model_dump()
+    values["failure"] = None if row.failure is None else row.failure.model_dump()
+    return values
+
+
+def _from_row(row: Row[Any]) -> SandboxRow:
+    values = dict(row._mapping)
+    values["state"] = SandboxState(values["state"])
+    values["resources"] = Resources.model_validate(values["resources"])
+    values["failure"] = None if values["failure"] is None else Failure.model_validate(values["failure"])
+    return SandboxRow(**values)

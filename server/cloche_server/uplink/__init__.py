@@ -1,0 +1,8 @@
+"""Uplinks: connections the guests dial, used in reverse by the server."""
+
+from cloche_server.uplink._hello import Expected, check_hello
+from cloche_server.uplink._hub import Uplink, UplinkHub
+from cloche_server.uplink._pool import WirePool
+from cloche_server.uplink._wire import Wire, WireClosed
+
+__all__ = ["Expected", "Uplink", "UplinkHub", "Wire", "WireClosed", "WirePool", "check_hello"]

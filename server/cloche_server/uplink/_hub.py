@@ -1,0 +1,140 @@
+"""Where guests dial: one Unix socket for each sandbox, in a directory of its own that is mounted into it.
+
+``<uplinks>/<sandbox id>/uplink.sock``. The parent is 0700, so nobody else on the host gets at it; the directory itself
+is 0755 and the socket 0666, because inside the sandbox the guest may be any uid. The directory outlives this process:
+after a restart of the server the socket is made again in the same directory, and the guests, which never stop trying,
+find it through their mount.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from pathlib import Path
+from typing import Final
+
+from cloche.models.guest import Hello
+from cloche_server.clock import Clock, now_us, to_datetime
+from cloche_server.uplink._hello import HELLO_TIMEOUT_S, MAX_HELLO_BYTES, Expected, check_hello
+from cloche_server.uplink._pool import WirePool
+from cloche_server.uplink._wire import Wire, WireClosed
+
+SOCKET_NAME: Final = "uplink.sock"
+
+MAX_GREETING: Final = 32
+"""Connections of one sandbox that have not said hello yet; more are closed. A guest dials a handful at once."""
+
+_LOG: Final = logging.getLogger("cloche.uplink")
+
+
+class Uplink:
+    """The listening side of one sandbox. Made and closed by the hub."""
+
+    def __init__(self, directory: Path, expected: Expected, clock: Clock) -> None:
+        self.directory = directory
+        self.pool = WirePool(expected.sandbox_id)
+        self.greeted = asyncio.Event()
+        """Set at the first accepted hello."""
+        self.guest_epoch: str | None = None
+        self._expected = expected
+        self._clock = clock
+        self._server: asyncio.Server | None = None
+        self._greetings: dict[asyncio.Task[None], Wire] = {}
+
+    async def start(self) -> None:
+        self.directory.mkdir(mode=0o755, exist_ok=True)
+        self.directory.chmod(0o755)
+        path = self.directory / SOCKET_NAME
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            lambda: Wire(self._connected), str(path), backlog=256
+        )
+        path.chmod(0o666)
+
+    def _connected(self, wire: Wire) -> None:
+        if len(self._greetings) >= MAX_GREETING:
+            wire.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._greet(wire))
+        self._greetings[task] = wire
+        task.add_done_callback(lambda done: self._greetings.pop(done, None) and None)
+
+    async def _greet(self, wire: Wire) -> None:
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                line = await wire.read_line(MAX_HELLO_BYTES)
+                hello, reply = check_hello(line, self._expected, to_datetime(self._clock()))
+                await wire.write(reply.model_dump_json().encode() + b"\n")
+        except (ValueError, WireClosed, TimeoutError):
+            wire.close()
+            return
+        if hello is None:
+            _LOG.warning("uplink refused", extra={"sandbox_id": self._expected.sandbox_id, "why": reply.refused})
+            await self._close_gently(wire)
+            return
+        self._accept(hello, wire)
+
+    def _accept(self, hello: Hello, wire: Wire) -> None:
+        self.guest_epoch = hello.guest_epoch
+        self.pool.put(wire)
+        self.greeted.set()
+
+    @staticmethod
+    async def _close_gently(wire: Wire) -> None:
+        """So that the refusal is read: the guest hangs up first, or one second passes."""
+        try:
+            async with asyncio.timeout(1):
+                await wire.read()
+        except TimeoutError:
+            pass
+        wire.close()
+
+    def close(self) -> None:
+        """Stops listening and closes what is idle; calls under way are left to their owners."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for task, wire in list(self._greetings.items()):
+            task.cancel()
+            wire.close()
+        self.pool.close()
+
+
+class UplinkHub:
+    """All uplinks of this server."""
+
+    def __init__(self, root: Path, clock: Clock = now_us) -> None:
+        self._root = root
+        self._clock = clock
+        self._uplinks: dict[str, Uplink] = {}
+
+    def prepare(self) -> None:
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._root.chmod(0o700)
+
+    def directory(self, sandbox_id: str) -> Path:
+        return self._root / sandbox_id
+
+    def on_disk(self) -> list[str]:
+        """Ids with a directory, of this server or of one before it."""
+        return [path.name for path in self._root.iterdir() if path.is_dir()]
+
+    async def listen(self, expected: Expected) -> Uplink:
+        """`OSError` when the socket cannot be made."""
+        uplink = Uplink(self.directory(expected.sandbox_id), expected, self._clock)
+        await uplink.start()
+        self._uplinks[expected.sandbox_id] = uplink
+        return uplink
+
+    def remove(self, sandbox_id: str) -> None:
+        """Closes the uplink, if any, and deletes its directory. Idempotent."""
+        uplink = self._uplinks.pop(sandbox_id, None)
+        if uplink is not None:
+            uplink.close()
+        shutil.rmtree(self.directory(sandbox_id), ignore_errors=True)
+
+    def close(self) -> None:
+        """Directories stay: the guests go on dialling there until a new server listens."""
+        for uplink in self._uplinks.values():
+            uplink.close()
+        self._uplinks.clear()

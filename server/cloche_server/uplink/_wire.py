@@ -1,0 +1,129 @@
+"""One dialled connection: bytes in, bytes out, with back-pressure both ways.
+
+States: *talking* (somebody reads) and *parked* (idle in a pool). A parked guest has nothing to say: a byte from it ends
+the connection, so a late or doubled answer can never be taken for the answer to the next request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+HIGH_WATER_BYTES: Final = 256 * 1024
+"""Unread bytes at which the guest is made to wait, and unsent bytes at which our writers are."""
+
+
+class WireClosed(ConnectionError):
+    """The other side is gone."""
+
+
+class Wire(asyncio.Protocol):
+    """Owned by one task at a time. Whoever has it closes it or gives it back to its pool."""
+
+    def __init__(self, connected: Callable[[Wire], None]) -> None:
+        self._connected = connected
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._reading_paused = False
+        self._writing_paused = False
+        self._gone: Callable[[Wire], None] | None = None
+        self.closed = False
+        self.eof = False
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self._connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._gone is not None:
+            self.close()
+            return
+        self._buffer += data
+        if len(self._buffer) >= HIGH_WATER_BYTES and not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+        _wake(self._reader)
+
+    def eof_received(self) -> bool:
+        self.eof = True
+        _wake(self._reader)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = self.eof = True
+        _wake(self._reader)
+        _wake(self._writer)
+        if self._gone is not None:
+            self._gone(self)
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        _wake(self._writer)
+
+    # What owners call
+
+    @property
+    def unread(self) -> bool:
+        return bool(self._buffer)
+
+    def park(self, gone: Callable[[Wire], None]) -> None:
+        """From now on ``gone`` is called once when the connection ends."""
+        self._gone = gone
+
+    def unpark(self) -> None:
+        self._gone = None
+
+    async def read(self) -> bytes:
+        """Whatever has arrived, at least one byte; b"" at the end."""
+        while not self._buffer and not self.eof:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        if self._reading_paused and self._transport is not None and not self.closed:
+            self._reading_paused = False
+            self._transport.resume_reading()
+        return data
+
+    async def read_line(self, max_bytes: int) -> bytes:
+        """One line without its newline; what follows stays unread. `WireClosed` at the end, `ValueError` if too long."""
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > max_bytes:
+                break
+            if self.eof:
+                raise WireClosed("the connection ended before the end of the line")
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        if not 0 <= end <= max_bytes:
+            raise ValueError(f"line longer than {max_bytes} bytes")
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        return line
+
+    async def write(self, data: bytes) -> None:
+        """Returns when most of it is out of our memory. `WireClosed` when the connection is gone."""
+        if self.closed or self._transport is None or self._transport.is_closing():
+            raise WireClosed("the guest closed the connection")
+        self._transport.write(data)
+        while self._writing_paused and not self.closed:
+            self._writer = asyncio.get_running_loop().create_future()
+            await self._writer
+
+    def close(self) -> None:
+        """At once; unsent bytes are dropped. Idempotent."""
+        if self._transport is not None and not self.closed:
+            self._transport.abort()
+
+
+def _wake(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)

@@ -1,0 +1,76 @@
+"""A real server on loopback, with a fake driver and fake guests, for each test."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cloche.models import KeyCreate, Role
+from cloche_server.assembly import RunningServer, running_server
+from cloche_server.auth import new_secret
+from cloche_server.settings import Settings
+
+from .fake_driver import FakeDriver, FakeImages
+
+
+@dataclass
+class Harness:
+    """``client`` has an admin key."""
+
+    server: RunningServer
+    driver: FakeDriver
+    settings: Settings
+    client: httpx.AsyncClient
+    base: str
+
+    def key(self, owner: str, role: Role = Role.MEMBER) -> str:
+        secret = new_secret()
+        self.server.services.keys.create(KeyCreate(owner=owner, role=role), secret)
+        return secret
+
+    def client_of(self, owner: str, role: Role = Role.MEMBER) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=self.base, headers={"Authorization": f"Bearer {self.key(owner, role)}"}, trust_env=False
+        )
+
+    async def sandbox(self, **body: Any) -> str:
+        response = await self.client.post("/v1/sandboxes", json=body)
+        assert response.status_code == 201, response.text
+        return str(response.json()["id"])
+
+
+@asynccontextmanager
+async def harness(directory: Path, driver: FakeDriver | None = None, **settings: Any) -> AsyncIterator[Harness]:
+    driver = driver or FakeDriver()
+    chosen = Settings(
+        data_dir=directory / "data", run_dir=directory / "run", port=0, **{"shutdown_grace_s": 0.5, **settings}
+    )
+    chosen.data_dir.mkdir(exist_ok=True)
+    async with running_server(chosen, [driver], FakeImages()) as server:
+        secret = chosen.admin_key_path.read_text().strip()
+        base = f"http://127.0.0.1:{server.port}"
+        headers = {"Authorization": f"Bearer {secret}"}
+        async with httpx.AsyncClient(base_url=base, headers=headers, trust_env=False) as client:
+            yield Harness(server, driver, chosen, client, base)
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """The path of a Unix socket has 107 bytes; pytest's own directories are longer."""
+    with tempfile.TemporaryDirectory(prefix="clo-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+async def cloche(short_dir: Path) -> AsyncIterator[Harness]:
+    async with harness(short_dir) as running:
+        yield running
+        for guest in list(running.driver.guests.values()):
+            await guest.close()

@@ -1,0 +1,117 @@
+"""A guest of the tests' own making: it dials like the real one and answers what a test wants, also nonsense.
+
+Routes it does not know go to ``handler(request)``; the default handler knows health and an echo.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from cloche.models.guest import PROTOCOL_VERSION, HelloReply
+
+Raw = Callable[[str, str, dict[str, str], bytes, asyncio.StreamWriter], Awaitable[None]]
+"""(method, target, headers, body, writer): writes a whole raw answer."""
+
+
+def http_answer(status: int, body: object, content_type: str = "application/json", **headers: str) -> bytes:
+    """One well-formed answer."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    extra = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: {content_type}\r\nContent-Length: {len(raw)}\r\n{extra}\r\n"
+    return head.encode() + raw
+
+
+class FakeGuest:
+    """Keeps ``idle`` connections dialled. Close it."""
+
+    def __init__(
+        self, path: Path, sandbox_id: str, epoch: str, token: str, raw: Raw | None = None, idle: int = 2
+    ) -> None:
+        self._path = path
+        self._hello = {
+            "protocol": PROTOCOL_VERSION,
+            "sandbox_id": sandbox_id,
+            "epoch": epoch,
+            "guest_epoch": "fake",
+            "token": token,
+        }
+        self.raw = raw or echo
+        self._idle = idle
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.replies: list[HelloReply] = []
+        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.disconnects = 0
+        self._closed = False
+
+    def start(self) -> None:
+        for _ in range(self._idle):
+            self._dial()
+
+    def _dial(self) -> None:
+        if not self._closed:
+            task = asyncio.get_running_loop().create_task(self._run())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self) -> None:
+        while not self._closed:
+            try:
+                reader, writer = await asyncio.open_unix_connection(str(self._path))
+            except OSError:
+                await asyncio.sleep(0.02)
+                continue
+            try:
+                await self._serve(reader, writer)
+            except (ConnectionError, asyncio.IncompleteReadError):
+                pass
+            finally:
+                writer.close()
+            await asyncio.sleep(0.01)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(json.dumps(self._hello).encode() + b"\n")
+        reply = HelloReply.model_validate_json(await reader.readline())
+        self.replies.append(reply)
+        if reply.identity is None:
+            await asyncio.sleep(0.05)
+            return
+        first = True
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if first:
+                first = False
+                self._dial()
+            lines = head.decode("latin-1").split("\r\n")
+            method, target, _ = lines[0].split(" ")
+            headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
+            body = await reader.readexactly(int(headers.get("content-length", "0")))
+            self.requests.append((method, target, headers, body))
+            answering = asyncio.ensure_future(self.raw(method, target, headers, body, writer))
+            watching = asyncio.ensure_future(reader.read(1))
+            await asyncio.wait({answering, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done() and watching.result() == b"":
+                self.disconnects += 1
+                answering.cancel()
+                return
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await answering
+            await writer.drain()
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def echo(method: str, target: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter) -> None:
+    """Health, and an echo of anything else."""
+    if target == "/v1/health":
+        writer.write(http_answer(200, {"status": "ok"}))
+        return
+    text = body.decode("utf-8", "replace")
+    writer.write(http_answer(200, {"method": method, "target": target, "headers": headers, "body": text}))
