@@ -23,6 +23,7 @@ The tree::
     │   └── Stale                  stale (409): the handle belongs to an earlier life
     └── ServiceError               ours, or the sandbox's
         ├── SandboxStartFailed     sandbox_start_failed (503)
+        ├── ContextStartFailed     context_start_failed (503): the kernel of a context did not start
         ├── SandboxUnreachable     sandbox_unreachable (503): the guest did not answer within a named bound
         ├── GuestFault             guest_fault (502): the guest answered with something it must not say
         ├── DriverUnavailable      driver_unavailable (503)
@@ -206,6 +207,12 @@ class SandboxStartFailed(ServiceError):
     code, status, retryable = "sandbox_start_failed", 503, True
 
 
+class ContextStartFailed(ServiceError):
+    """The kernel of a context did not start; ``details.failure`` says why, with its last words."""
+
+    code, status, retryable = "context_start_failed", 503, True
+
+
 class SandboxUnreachable(ServiceError):
     """The guest did not answer within ``details.bound_s`` seconds."""
 
@@ -265,6 +272,7 @@ ERRORS: Final[Mapping[str, type[ClocheError]]] = {
         ContextDead,
         Stale,
         SandboxStartFailed,
+        ContextStartFailed,
         SandboxUnreachable,
         GuestFault,
         DriverUnavailable,

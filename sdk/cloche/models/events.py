@@ -6,12 +6,13 @@ Over SSE: ``id:`` is the cursor *after* the event (send it back as ``Last-Event-
 | type | of | data |
 |---|---|---|
 | started | run | execution_count, generation |
-| stdout, stderr | run, context | text |
+| stdout, stderr | run, context | text (context: late output of threads and processes, with run_id, null when unknown) |
 | result, display, update_display | run | data, metadata, display_id, execution_count |
 | clear_output | run | wait |
 | input_request | run | prompt, password |
 | error | run | name, value, traceback |
 | finished | run | status, failure, kernel_restarted, duration_s; always the last |
+| display | context | run_id, data, metadata, display_id: shown by a thread after its run had ended |
 | context_state | context | state, generation, failure |
 | queued, run_started, run_finished | context | run_id (and status) |
 | update_display | context | run_id of the run that shows it, data, metadata, display_id |
