@@ -64,7 +64,7 @@ class Tail:
 
         :raises ClocheError: the frame says that the stream failed.
         """
-        if not frame.event:
+        if not frame.data:  # the SSE rule, which httpx-sse leaves to its users
             return None
         if frame.event == "failure":
             raise error_of(Answer(status=500, body=frame.data.encode()))

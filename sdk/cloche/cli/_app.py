@@ -1,0 +1,37 @@
+"""The group ``cloche``: which commands there are, and the settings they share."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from cloche.cli._lazy import Entry, LazyGroup
+
+ENTRIES: Final = {
+    "serve": Entry("cloche_server.cli", "serve", "Run a server on this machine.", extra="server"),
+    "doctor": Entry("cloche_server.cli", "doctor", "Explain which sandbox drivers work here.", extra="server"),
+    "image": Entry("cloche_server.images.cli", "image", "Build, list and remove images.", extra="server"),
+    "keys": Entry("cloche.cli._keys", "keys", "Create, list and revoke API keys."),
+    "info": Entry("cloche.cli._info", "info", "Show the server, its drivers and who you are."),
+    "create": Entry("cloche.cli._sandboxes", "create", "Create a sandbox and print its id."),
+    "ls": Entry("cloche.cli._sandboxes", "list_sandboxes", "List sandboxes."),
+    "show": Entry("cloche.cli._sandboxes", "show", "Show a sandbox and its contexts."),
+    "rm": Entry("cloche.cli._sandboxes", "remove", "Delete sandboxes."),
+    "run": Entry("cloche.cli._run", "run", "Run code in a new or an existing sandbox."),
+    "contexts": Entry("cloche.cli._contexts", "contexts", "Create, list and end the contexts of a sandbox."),
+    "completion": Entry("cloche.cli._completion", "completion", "Print the completion script of a shell."),
+}
+
+
+@click.group(cls=LazyGroup, entries=ENTRIES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--url", envvar="CLOCHE_URL", help="The server. [default: http://127.0.0.1:8720]")
+@click.version_option(package_name="cloche")
+@click.pass_context
+def cloche(ctx: click.Context, url: str | None) -> None:
+    """Stateful code execution in isolated sandboxes.
+
+    The key is CLOCHE_API_KEY; on the server's machine its first key is found by itself. Exit codes: 0 done, 1 the code
+    that ran failed, 2 wrong usage, 3 the service could not do it.
+    """
+    ctx.obj = url

@@ -1,0 +1,56 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from cloche._client import Client
+from cloche.errors import ClocheError
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+
+
+class Pairs(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3 only
+    """``KEY=VALUE``."""
+
+    name = "KEY=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = str(value).partition("=")
+        if not equals or not key:
+            self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
+        return key, text
+
+
+env = click.option("--env", "-e", multiple=True, type=Pairs(), help="Environment variable; repeatable.")
+labels = click.option("--label", "-l", "labels", multiple=True, type=Pairs(), help="Label; repeatable.")
+
+
+def as_dict(pairs: Sequence[tuple[str, str]]) -> dict[str, str] | None:
+    """None when there are none: then the server's default counts."""
+    return dict(pairs) or None
+
+
+def client_of(ctx: click.Context) -> Client:
+    """The client for the server that was chosen; closed with the command."""
+    return ctx.with_resource(Client(ctx.find_root().obj))
+
+
+def complete_sandbox(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names and ids of running sandboxes; nothing when the server cannot be asked."""
+    try:
+        with Client(ctx.find_root().params.get("url"), reconnect_s=0) as client:
+            found = client.list_sandboxes(state="running", limit=50)
+    except ClocheError:
+        return []
+    words = [(sandbox.name or sandbox.id, sandbox.image) for sandbox in found]
+    return [CompletionItem(word, help=image) for word, image in words if word.startswith(incomplete)]
+
+
+sandbox_argument = click.argument("sandbox", metavar="SANDBOX", shell_complete=complete_sandbox)

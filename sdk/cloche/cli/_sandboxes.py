@@ -1,0 +1,183 @@
+"""``cloche create``, ``ls``, ``show``, ``rm``."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+import click
+
+from cloche import models
+from cloche._sandbox import Sandbox
+from cloche.cli import _options
+from cloche.cli._contexts import print_contexts
+from cloche.cli._print import day_and_time, pairs_of, print_facts, print_json, print_table, with_spinner
+from cloche.cli._terminal_text import plain
+from cloche.errors import ClocheError
+from cloche.models import Resources
+
+
+@click.command()
+@click.option("--image", help="Name or digest of an image.")
+@click.option("--name", help="A name to find it by.")
+@click.option("--driver", type=click.Choice(["gvisor", "runc"]), help="[default: the strongest that works]")
+@click.option("--cpus", type=float, help="CPU cores.")
+@click.option("--memory", "memory_mb", type=int, metavar="MIB", help="Memory in MiB.")
+@click.option("--disk", "disk_mb", type=int, metavar="MIB", help="What it may write, in MiB.")
+@click.option("--processes", "max_processes", type=int, help="Processes and threads.")
+@click.option("--no-sudo", is_flag=True, help="Leave no way to become root inside.")
+@_options.env
+@_options.labels
+@_options.as_json
+@click.pass_context
+def create(
+    ctx: click.Context,
+    /,
+    *,
+    image: str | None,
+    name: str | None,
+    driver: str | None,
+    no_sudo: bool,
+    env: tuple[tuple[str, str], ...],
+    labels: tuple[tuple[str, str], ...],
+    as_json: bool,
+    **resources: float | None,
+) -> None:
+    """Create a sandbox and print its id. It stays until it is deleted."""
+    client, started = _options.client_of(ctx), time.monotonic()
+    asked = {field: value for field, value in resources.items() if value is not None}
+    made = cast(
+        Sandbox,
+        with_spinner(
+            "creating a sandbox",
+            lambda: Sandbox.create(
+                image,
+                client=client,
+                name=name,
+                driver=driver,
+                resources=asked or None,
+                env=_options.as_dict(env),
+                labels=_options.as_dict(labels),
+                sudo=False if no_sudo else None,
+            ),
+        ),
+    )
+    if as_json:
+        print_json(made.info)
+        return
+    click.echo(made.id)
+    click.echo(f"{made.info.image} on {made.info.driver} in {time.monotonic() - started:.1f} s", err=True)
+
+
+@click.command("ls")
+@click.option("--state", type=click.Choice([str(state) for state in models.SandboxState]), help="Only in this state.")
+@click.option("--name", help="Only this name.")
+@click.option("--all", "with_deleted", is_flag=True, help="Deleted ones, too.")
+@_options.labels
+@click.option("--owner", help="Of another owner (admin).")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@_options.as_json
+@click.pass_context
+def list_sandboxes(
+    ctx: click.Context,
+    /,
+    *,
+    state: str | None,
+    name: str | None,
+    with_deleted: bool,
+    labels: tuple[tuple[str, str], ...],
+    owner: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """List sandboxes, newest first."""
+    found = _options.client_of(ctx).list_sandboxes(
+        state=state, name=name, labels=_options.as_dict(labels), owner=owner, limit=limit
+    )
+    if not with_deleted and state is None:
+        found = [sandbox for sandbox in found if sandbox.state is not models.SandboxState.DELETED]
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            sandbox.id,
+            sandbox.name or "",
+            sandbox.state,
+            sandbox.image,
+            sandbox.driver,
+            day_and_time(sandbox.created_at),
+            pairs_of(sandbox.labels),
+        )
+        for sandbox in found
+    ]
+    print_table(("ID", "NAME", "STATE", "IMAGE", "DRIVER", "CREATED", "LABELS"), rows)
+
+
+@click.command()
+@_options.sandbox_argument
+@_options.as_json
+@click.pass_context
+def show(ctx: click.Context, sandbox: str, as_json: bool) -> None:
+    """Show SANDBOX (id or name) and its contexts."""
+    found = Sandbox.connect(sandbox, client=_options.client_of(ctx))
+    running = found.info.state is models.SandboxState.RUNNING
+    contexts = [info for context in (found.contexts.list() if running else []) if (info := context.info)]
+    if as_json:
+        print_json(
+            {
+                "sandbox": found.info.model_dump(mode="json"),
+                "contexts": [context.model_dump(mode="json") for context in contexts],
+            }
+        )
+        return
+    print_facts(_facts(found.info))
+    if contexts:
+        click.echo()
+        print_contexts(contexts)
+
+
+@click.command("rm")
+@click.argument("sandboxes", nargs=-1, required=True, metavar="SANDBOX...", shell_complete=_options.complete_sandbox)
+@click.pass_context
+def remove(ctx: click.Context, sandboxes: tuple[str, ...]) -> int:
+    """Delete sandboxes (ids or names) with everything in them."""
+    client, failed = _options.client_of(ctx), False
+    for wanted in sandboxes:
+        try:
+            found = Sandbox.connect(wanted, client=client)
+            found.delete()
+        except ClocheError as error:
+            if len(sandboxes) == 1:
+                raise
+            click.echo(f"cloche: {plain(str(error))}", err=True)
+            failed = True
+            continue
+        click.echo(f"deleted {found.id}")
+    return 3 if failed else 0
+
+
+def _facts(sandbox: models.Sandbox) -> list[tuple[str, str]]:
+    facts = [
+        ("id", sandbox.id),
+        ("name", sandbox.name or ""),
+        ("state", sandbox.state),
+        ("failure", sandbox.failure.message if sandbox.failure else ""),
+        ("owner", sandbox.owner),
+        ("image", f"{sandbox.image} ({sandbox.image_digest[:19]})"),
+        ("driver", f"{sandbox.driver}: {sandbox.isolation}"),
+        ("capabilities", ", ".join(sandbox.capabilities)),
+        ("resources", _resources(sandbox.resources)),
+        ("sudo", "yes" if sandbox.sudo else "no"),
+        ("env", ", ".join(sandbox.env)),
+        ("labels", pairs_of(sandbox.labels)),
+        ("created", day_and_time(sandbox.created_at)),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _resources(limits: Resources) -> str:
+    return (
+        f"{limits.cpus:g} CPUs, {limits.memory_mb} MiB memory, {limits.disk_mb} MiB disk, "
+        f"{limits.max_processes} processes"
+    )
