@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +20,7 @@ _STANDARD_SOURCES: Final = (
 """mmdebstrap hook: Debian's own example list replaces the mirror of this machine, which the image must not name."""
 
 
-def ensure_base(builder: Builder, base: str, report: Report, *, fresh: bool) -> bool:
+def ensure_base(builder: Builder, base: str, scratch: Path, report: Report, *, fresh: bool) -> bool:
     """Makes ``base`` (a name for Debian 12) usable; True when what stands for it is mmdebstrap's `DEBIAN_TAG`.
 
     ``fresh`` gets it anew, with today's security updates. Raises `BuilderMissing` where neither way is open.
@@ -36,17 +35,17 @@ def ensure_base(builder: Builder, base: str, report: Report, *, fresh: bool) -> 
         report(f"base: {base} from the registry")
         return False
     report("base: no registry reachable, so Debian 12 is made here with mmdebstrap (about 25 s)")
-    _make_debian(builder, report)
+    _make_debian(builder, scratch, report)
     return True
 
 
-def _make_debian(builder: Builder, report: Report) -> None:
+def _make_debian(builder: Builder, scratch: Path, report: Report) -> None:
     if shutil.which("mmdebstrap") is None:
         raise BuilderMissing("no registry is reachable and mmdebstrap is missing", hint="apt-get install mmdebstrap")
-    with tempfile.TemporaryDirectory(prefix="cloche-debian-") as directory:
-        tarball = Path(directory, "base.tar")
-        signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
-        argv = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates"]
-        argv += [f"--customize-hook={_STANDARD_SOURCES}", SUITE, str(tarball), *debian_lines(signed)]
-        run(argv, "making the Debian base with mmdebstrap", report)
-        builder.import_tar(tarball, DEBIAN_TAG, report)
+    tarball = scratch / "debian.tar"
+    signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
+    argv = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates"]
+    argv += [f"--customize-hook={_STANDARD_SOURCES}", SUITE, str(tarball), *debian_lines(signed)]
+    run(argv, "making the Debian base with mmdebstrap", report, env={"TMPDIR": str(scratch)})
+    builder.import_tar(tarball, DEBIAN_TAG, report)
+    tarball.unlink()

@@ -7,7 +7,7 @@ build at a time; parents become local images of the builder, not of the store; e
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,7 +55,10 @@ def build_image(
     with build_lock(cache / "build.lock", report, lock_wait_s) as lock:
         # Whoever held the lock before may have built just this.
         known = None if fresh else _up_to_date(store, recipe)
-        return known or _build(store, recipe, choose_builder(cache, lock), report, fresh=fresh)
+        if known:
+            return known
+        with _scratch(cache / "tmp") as scratch:
+            return _build(store, recipe, choose_builder(cache, lock), scratch, report, fresh=fresh)
 
 
 def choose_builder(cache_dir: Path, lock: int) -> Builder:
@@ -83,37 +86,33 @@ def _earlier(store: ImageStore, name: str) -> Image | None:
     return image if image.rootfs.is_dir() else None
 
 
-def _build(store: ImageStore, recipe: Recipe, builder: Builder, report: Report, *, fresh: bool) -> Image:
+def _build(store: ImageStore, recipe: Recipe, builder: Builder, scratch: Path, report: Report, *, fresh: bool) -> Image:
     started = time.monotonic()
     report(f"building image {recipe.name} from {recipe.directory} with {builder.name}")
     store.clear_leftovers()
     builder.tidy()
-    with tempfile.TemporaryDirectory(prefix="cloche-image-") as scratch:
-        settings = Path(scratch, "settings")
-        write_settings(settings, report, debian=recipe.on_debian)
-        _build_layers(recipe, builder, Path(scratch), settings, report, fresh=fresh)
+    write_settings(scratch / "settings", report, debian=recipe.on_debian)
+    _build_layers(recipe, builder, scratch, report, fresh=fresh)
     image = _export(store, recipe, builder, report)
     size_mb = image.size_bytes / 1e6
     report(f"image {recipe.name}: {image.digest}, {size_mb:.0f} MB, {time.monotonic() - started:.1f} s in all")
     return image
 
 
-def _build_layers(
-    recipe: Recipe, builder: Builder, scratch: Path, settings: Path, report: Report, *, fresh: bool
-) -> None:
+def _build_layers(recipe: Recipe, builder: Builder, scratch: Path, report: Report, *, fresh: bool) -> None:
     """Makes ``recipe.tag`` a local image of the builder, parents first."""
     if not fresh and builder.inputs(recipe.tag) == recipe.inputs:
         report(f"{recipe.tag}: layers are up to date")
         return
     if recipe.parent:
-        _build_layers(recipe.parent, builder, scratch, settings, report, fresh=fresh)
+        _build_layers(recipe.parent, builder, scratch, report, fresh=fresh)
         own_debian = False
     else:
-        own_debian = recipe.on_debian and ensure_base(builder, recipe.base, report, fresh=fresh)
+        own_debian = recipe.on_debian and ensure_base(builder, recipe.base, scratch, report, fresh=fresh)
     with _timed(f"{recipe.tag}: Dockerfile", report):
         context = scratch / f"context-{recipe.name}"
         stage(recipe, context, own_debian=own_debian)
-        builder.build(context, recipe.tag, settings, recipe.inputs, report, fresh=fresh)
+        builder.build(context, recipe.tag, scratch / "settings", recipe.inputs, report, fresh=fresh)
 
 
 def _export(store: ImageStore, recipe: Recipe, builder: Builder, report: Report) -> Image:
@@ -143,6 +142,19 @@ def _finish(rootfs: Path) -> None:
             path.unlink()
         elif path.is_dir() and not any(path.iterdir()):
             path.rmdir()
+
+
+@contextmanager
+def _scratch(directory: Path) -> Iterator[Path]:
+    """A directory for this build alone (the lock is held), rid of what a killed one left in it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    # mmdebstrap's packages are unpacked by another user, who must get here.
+    directory.chmod(0o755)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager

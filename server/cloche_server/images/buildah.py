@@ -101,7 +101,7 @@ class Buildah:
         argv = [*self._command, "bud", "--isolation", "chroot", "--layers", "--volume", f"{settings}:{MOUNT}:ro"]
         argv += [word for name, value in environment().items() for word in ("--env", f"{name}={value}")]
         argv += ["--label", f"{INPUTS_LABEL}={inputs}", "--tag", tag, *(["--no-cache"] if fresh else []), str(context)]
-        run(argv, f"building {tag}", report, keep_open=[self._lock])
+        run(argv, f"building {tag}", report, env={"TMPDIR": str(context.parent)}, keep_open=[self._lock])
 
     def export(self, tag: str, rootfs: Path, report: Report, like: Path | None) -> None:
         """See `Builder.export`."""

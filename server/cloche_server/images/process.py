@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,12 @@ Report = Callable[[str], None]
 
 _KEPT_LINES: Final = 30
 """Enough for apt's or pip's whole complaint, little enough to read."""
-_KILL_AFTER_S: Final = 10.0
+_TIED_TO_US: Final = (
+    *("setpriv", "--pdeathsig", "KILL", "--"),
+    *("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--"),
+)
+"""A process namespace that dies with us, however we end. Without it the commands of a killed build's RUN step go on.
+Its mounts are its own, too, and vanish with it."""
 
 
 def run(
@@ -29,11 +33,11 @@ def run(
 ) -> None:
     """Runs ``argv`` to its end. Raises `ImageBuildFailed`, which says ``what`` failed, unless it exits with 0.
 
-    The program ends when this process does, however that ends (parent-death signal), and holds ``keep_open`` till then.
+    The program and all that it started end when this process does, however that ends, and hold ``keep_open`` till then.
     """
     kept: deque[str] = deque(maxlen=_KEPT_LINES)
     process = subprocess.Popen(
-        [*_tied_to_parent(), *argv],
+        [*_TIED_TO_US, *argv],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -70,18 +74,10 @@ def capture(argv: Sequence[str], what: str, *, timeout_s: float = 60.0) -> str:
     return done.stdout
 
 
-def _tied_to_parent() -> list[str]:
-    setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []
-
-
 def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_KILL_AFTER_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        # KILL, not TERM: `unshare` ignores TERM, and a build has nothing to save. The next build clears up.
+        process.kill()
+        process.wait()
     if process.stdout is not None:
         process.stdout.close()
