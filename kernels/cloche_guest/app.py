@@ -1,0 +1,61 @@
+"""The guest's routes, and the HTTP server that serves them on any stream."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from tornado import httpserver, iostream, web
+
+from cloche_guest.contexts import ContextService
+from cloche_guest.handlers import contexts as context_handlers
+from cloche_guest.handlers import runs as run_handlers
+from cloche_guest.handlers.health import HealthHandler
+from cloche_guest.http import MAX_BODY_BYTES, NoSuchPath, quiet_log
+
+_CONTEXT = r"/v1/contexts/([^/]+)"
+_RUN = _CONTEXT + r"/runs/([^/]+)"
+
+MAX_MESSAGE_BYTES = 2 * 1024 * 1024
+"""Largest WebSocket message of a client: one line of input, JSON-escaped."""
+
+
+def make_app(contexts: ContextService, guest_epoch: str) -> web.Application:
+    """All routes of docs/protocol.md that a guest serves."""
+    service: dict[str, Any] = {"contexts": contexts}
+    return web.Application(
+        [
+            (r"/v1/health", HealthHandler, {**service, "guest_epoch": guest_epoch}),
+            (r"/v1/contexts", context_handlers.ContextsHandler, service),
+            (_CONTEXT, context_handlers.OneContextHandler, service),
+            (_CONTEXT + "/interrupt", context_handlers.InterruptHandler, service),
+            (_CONTEXT + "/restart", context_handlers.RestartHandler, service),
+            (_CONTEXT + "/complete", context_handlers.CompleteHandler, service),
+            (_CONTEXT + "/inspect", context_handlers.InspectHandler, service),
+            (_CONTEXT + "/history", context_handlers.HistoryHandler, service),
+            (_CONTEXT + "/variables", context_handlers.VariablesHandler, service),
+            (_CONTEXT + "/events", context_handlers.ContextEventsHandler, service),
+            (_CONTEXT + "/runs", run_handlers.RunsHandler, service),
+            (_RUN, run_handlers.OneRunHandler, service),
+            (_RUN + "/interrupt", run_handlers.RunInterruptHandler, service),
+            (_RUN + "/input", run_handlers.RunInputHandler, service),
+            (_RUN + "/events", run_handlers.RunEventsHandler, service),
+        ],
+        default_handler_class=NoSuchPath,
+        log_function=quiet_log,
+        websocket_max_message_size=MAX_MESSAGE_BYTES,
+    )
+
+
+class GuestServer(httpserver.HTTPServer):
+    """HTTP on accepted and on dialled connections alike."""
+
+    def handle_stream(self, stream: iostream.IOStream, address: Any) -> None:
+        if stream.socket.family in (socket.AF_INET, socket.AF_INET6):
+            stream.set_nodelay(True)  # without it, Nagle and delayed ACKs cost 40 ms an answer
+        super().handle_stream(stream, address)
+
+
+def make_server(app: web.Application) -> GuestServer:
+    """Bodies are bounded by `MAX_BODY_BYTES`; idle connections are kept."""
+    return GuestServer(app, max_body_size=MAX_BODY_BYTES, max_buffer_size=MAX_BODY_BYTES + 1024 * 1024)

@@ -1,0 +1,148 @@
+"""Child processes: one place starts them and one place collects them.
+
+Exactly one owner may wait for a child: whoever waits second gets ECHILD and must invent a status. So everything the guest
+starts is started here, and SIGCHLD is handled here. As PID 1 the guest also inherits every orphan of the sandbox and
+collects those too; otherwise it leaves children it did not start (of a test runner, say) alone.
+
+Why SIGCHLD and not pidfds: it is as immediate, one `waitid` answers for all, and gVisor has no `pidfd_open`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user of the sandbox."""
+
+    uid: int
+    gid: int
+    home: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How a process ended: by `code` or by `signal`, never both."""
+
+    code: int | None = None
+    signal: int | None = None
+
+
+class Child:
+    """One process, leader of its own session and group. `exited` gets its status, once."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], exited: asyncio.Future[ExitStatus]) -> None:
+        self._popen = popen
+        self.exited = exited
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def signal_group(self, number: int) -> None:
+        """Signal the process and the members of its group; nothing happens when it has ended.
+
+        The id cannot name a stranger: it stays taken until the child was collected, and then `exited` is done.
+        """
+        if not self.exited.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def _end(self, status: ExitStatus) -> None:
+        # Popen waits by itself for a child without a return code when it is freed; that would be a second owner.
+        self._popen.returncode = 0
+        if not self.exited.done():
+            self.exited.set_result(status)
+
+
+class Children:
+    """Starts and collects processes; belongs to the loop that calls `watch`, in the main thread."""
+
+    def __init__(self, *, collect_orphans: bool) -> None:
+        self._collect_orphans = collect_orphans
+        self._children: dict[int, Child] = {}
+
+    def watch(self) -> None:
+        """Collect from now on."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.collect)
+        self.collect()
+
+    def unwatch(self) -> None:
+        """Stop collecting."""
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        account: Account | None,
+        output: int,
+        pass_fds: Sequence[int] = (),
+    ) -> Child:
+        """Start a program with stdin at its end, stdout and stderr on `output`, in a session of its own.
+
+        Raises:
+            OSError: the program or `cwd` cannot be used; `filename` says which.
+        """
+        popen = subprocess.Popen(  # noqa: S603
+            list(argv),
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=pass_fds,
+            start_new_session=True,
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=_groups(account) if account else None,
+        )
+        child = Child(popen, asyncio.get_running_loop().create_future())
+        self._children[child.pid] = child
+        return child
+
+    def collect(self) -> None:
+        """Take the status of every child that has ended; SIGCHLD is not queued, so one signal may stand for many."""
+        if self._collect_orphans:
+            while (result := _wait(os.P_ALL, 0)) is not None:
+                self._take(result)
+            return
+        for pid in list(self._children):
+            result = _wait(os.P_PID, pid)
+            if result is not None:
+                self._take(result)
+
+    def _take(self, result: os.waitid_result) -> None:
+        child = self._children.pop(result.si_pid, None)
+        if child is not None:
+            child._end(_status(result))
+
+
+def _wait(kind: int, pid: int) -> os.waitid_result | None:
+    try:
+        return os.waitid(kind, pid, os.WEXITED | os.WNOHANG)
+    except ChildProcessError:
+        return None
+
+
+def _status(result: os.waitid_result) -> ExitStatus:
+    if result.si_code == os.CLD_EXITED:
+        return ExitStatus(code=result.si_status)
+    return ExitStatus(signal=result.si_status)
+
+
+def _groups(account: Account) -> list[int]:
+    try:
+        return os.getgrouplist(account.name, account.gid)
+    except OSError:
+        return [account.gid]

@@ -1,0 +1,5 @@
+"""Contexts: live kernels, their queues of runs and what those produced."""
+
+from cloche_guest.contexts._service import ContextService
+
+__all__ = ["ContextService"]

@@ -1,0 +1,558 @@
+"""One context: a kernel, a queue of runs, and the one task that owns both.
+
+Everything that happens (a request, a message of the kernel, its death) only changes fields and sets `_changed`; the task
+`_serve` wakes, looks at all of it and acts. So there is one place that sends code, interrupts, kills and restarts, and no
+two of these can overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import zmq
+
+from cloche.errors import ClocheError, Conflict, ContextDead, Gone, InternalError, LimitReached
+from cloche.journal import Journal, split_text
+from cloche.journal_feed import JournalFeed
+from cloche.models import (
+    Context,
+    ContextCreate,
+    ContextState,
+    Failure,
+    HistoryEntry,
+    InputRequest,
+    RunCreate,
+    RunState,
+    RunStatus,
+)
+from cloche_guest.children import Children
+from cloche_guest.contexts._channels import Channel
+from cloche_guest.contexts._failure import OurReason, explain_ours
+from cloche_guest.contexts._history import HistoryLog
+from cloche_guest.contexts._kernel import Kernel, start_kernel
+from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
+from cloche_guest.contexts._queue import MAX_QUEUE, Queue
+from cloche_guest.contexts._router import (
+    Asked,
+    Fact,
+    Failed,
+    Idle,
+    Replied,
+    Shown,
+    Started,
+    Text,
+    encode,
+    encode_shown,
+    read_message,
+)
+from cloche_guest.contexts._run import MIB, RunRecord, new_epoch
+from cloche_guest.contexts._runs import Runs, new_id
+from cloche_guest.contexts._supervision import Decision, Step, Watch, decide
+from cloche_guest.contexts._wire import Message
+
+log = logging.getLogger(__name__)
+
+JOURNAL_BYTES: Final = 4 * MIB
+MAX_REQUESTS_KNOWN: Final = 1000
+"""Requests whose late output can still be told apart: threads of the last thousand runs."""
+
+MAX_IDLE_DEATHS: Final = 3
+"""A kernel that dies this often in a row without finishing a run is not started again: something kills every kernel."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a context needs of the guest."""
+
+    children: Children
+    zmq_context: zmq.Context[zmq.Socket[bytes]]
+    environment: Callable[[], dict[str, str]]
+    starts: asyncio.Semaphore
+    """Kernels starting at one time: starting is CPU bound, more at once only makes all of them late."""
+
+
+@dataclass
+class _Execution:
+    """The run that runs."""
+
+    run: RunRecord
+    message_id: str
+    watch: Watch
+    reply: Replied | None = None
+    probe_id: str = ""
+    stop: OurReason | None = None
+
+
+class LiveContext:
+    """See the module."""
+
+    def __init__(self, context_id: str, body: ContextCreate, spec: KernelSpec, around: Surroundings) -> None:
+        self.id = context_id
+        self.body = body
+        self.runs = Runs()
+        self.history = HistoryLog()
+        self.feed = JournalFeed(Journal(new_epoch(), max_bytes=JOURNAL_BYTES))
+        self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._spec = spec
+        self._around = around
+        self._state = ContextState.STARTING
+        self._generation = 0
+        self._execution_count = 0
+        self._queue = Queue()
+        self._kernel: Kernel | None = None
+        self._execution: _Execution | None = None
+        self._failure: Failure | None = None
+        self._idle_deaths = 0
+        self._restart: asyncio.Future[None] | None = None
+        self._requests: OrderedDict[str, str] = OrderedDict()
+        self._displays: OrderedDict[str, dict[str, None]] = OrderedDict()
+        self._changed = asyncio.Event()
+        self._created_at = self._last_activity_at = datetime.now(UTC)
+        self._task = asyncio.create_task(self._serve(), name=f"context {context_id}")
+
+    # What others ask.
+
+    def to_model(self) -> Context:
+        """The context as it is now."""
+        return Context(
+            id=self.id,
+            name=self.body.name,
+            language=self.body.language,
+            cwd=self.body.cwd,
+            env=sorted(self.body.env),
+            limits=self.body.limits,
+            restart_policy=self.body.restart_policy,
+            interrupt_grace_s=self.body.interrupt_grace_s,
+            state=self._state,
+            generation=self._generation,
+            execution_count=self._execution_count,
+            queue=self._queue.run_ids,
+            created_at=self._created_at,
+            last_activity_at=self._last_activity_at,
+            failure=self._failure,
+        )
+
+    def submit(self, body: RunCreate) -> RunRecord:
+        """Put a run into the queue; a repeated request gets the run it made before.
+
+        Raises:
+            Conflict: the id names another run.
+            ContextDead, Gone, LimitReached
+        """
+        known = self.runs.find(body.id) if body.id is not None else None
+        if known is not None:
+            if not known.is_same(body):
+                raise Conflict(f"run {body.id} has another body", details={"kind": "run", "id": body.id})
+            return known
+        self._check_alive()
+        if self._queue.is_full:
+            raise LimitReached(f"{MAX_QUEUE} runs wait in {self.id} already", details={"limit": MAX_QUEUE})
+        run = RunRecord(body.id or new_id("run-"), self.id, body)
+        self.runs.add(run)
+        self._queue = self._queue.add(run.id)
+        self._note("queued", {"run_id": run.id})
+        self._touch()
+        return run
+
+    def interrupt(self) -> None:
+        """Stop the running run, if there is one."""
+        if self._execution is not None:
+            self._execution.watch = replace(self._execution.watch, stop_asked=True)
+            self._changed.set()
+
+    def interrupt_run(self, run: RunRecord) -> None:
+        """Stop a run wherever it is: in the queue it is aborted, running it is interrupted, finished it stays."""
+        if run.state is RunState.QUEUED:
+            self._queue = self._queue.cancel(run.id)
+            self._end_run(run, RunStatus.ABORTED, Failure(reason="interrupted", message="cancelled in the queue"), None)
+        elif self._execution is not None and self._execution.run is run:
+            self.interrupt()
+
+    def answer(self, run: RunRecord, text: str) -> None:
+        """Give a line to a run that waits in input().
+
+        Raises:
+            Conflict: it waits for nothing.
+        """
+        if run.input_request is None or self._kernel is None:
+            raise Conflict(f"run {run.id} does not wait for input", details={"kind": "run", "id": run.id})
+        run.input_request = None
+        self._kernel.channels.send("stdin", "input_reply", {"value": text, "status": "ok"})
+        self._touch()
+
+    async def restart(self) -> None:
+        """Return when a new kernel answers, or raise why there is none.
+
+        Raises:
+            KernelStartFailed, InvalidRequest
+        """
+        if self._restart is None:
+            self._restart = asyncio.get_running_loop().create_future()
+            self._restart.add_done_callback(_retrieve)
+        self._changed.set()
+        await asyncio.shield(self._restart)
+
+    async def delete(self, grace_s: float | None = None) -> None:
+        """End everything. `grace_s`: let the kernel end by itself for that long."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        if not self.started.done():
+            self.started.set_exception(Gone(f"context {self.id} was deleted", details={"kind": "context", "id": self.id}))
+        await self._end_kernel(grace_s)
+        self._drop_runs(explain_ours("deleted"))
+        self._set_state(ContextState.DEAD, explain_ours("deleted"))
+        self.feed.close()
+
+    async def ask(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
+        """A question that the kernel answers while it is busy, too.
+
+        Raises:
+            ContextDead, WaitTimeout, InternalError
+        """
+        self._check_alive()
+        if self._kernel is None:
+            await asyncio.shield(self.started)
+        if self._kernel is None:
+            raise ContextDead(f"context {self.id} has no kernel right now", details={"state": self._state.value})
+        return await self._kernel.ask("control", kind, content)
+
+    # The task.
+
+    async def _serve(self) -> None:
+        try:
+            await self._act_for_ever()
+        except Exception as error:
+            log.exception("context %s is given up", self.id)
+            await self._end_kernel(None)
+            self._start_failed(InternalError(f"a defect ended context {self.id}: {error!r}"))
+
+    async def _act_for_ever(self) -> None:
+        while True:
+            if self._kernel is None and self._state is not ContextState.DEAD:
+                await self._start()
+            elif self._restart is not None:
+                await self._replace_kernel(explain_ours("restarted"))
+            elif self._kernel is not None and self._kernel.process.has_exited:
+                await self._kernel_died()
+            elif self._kernel is not None and self._queue.waiting:
+                await self._run_next(self._kernel)
+            else:
+                await self._wait(None)
+
+    async def _wait(self, until: float | None) -> None:
+        """Until something changed or the monotonic time `until`."""
+        if until is None:
+            await self._changed.wait()
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._changed.wait()
+        self._changed.clear()
+
+    async def _start(self) -> None:
+        self._generation += 1
+        try:
+            async with self._around.starts:
+                self._kernel = await start_kernel(
+                    self._spec,
+                    self._around.children,
+                    self._around.environment() | self.body.env,
+                    self._generation,
+                    self._around.zmq_context,
+                    self._on_message,
+                )
+        except ClocheError as error:
+            self._start_failed(error)
+            return
+        self._kernel.process.exited.add_done_callback(lambda _: self._changed.set())
+        self._execution_count = 0
+        self._set_state(ContextState.IDLE, self._failure)
+        self._resolve_start(None)
+
+    def _start_failed(self, error: ClocheError) -> None:
+        failure = error.failure if isinstance(error, KernelStartFailed) else None
+        failure = failure or Failure(reason="start_failed", message=error.message)
+        self._set_state(ContextState.DEAD, failure)
+        self._drop_runs(failure)
+        self._resolve_start(error)
+
+    def _resolve_start(self, error: ClocheError | None) -> None:
+        waiting, self._restart = [self.started, self._restart], None
+        for future in waiting:
+            if future is None or future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+                _retrieve(future)
+
+    async def _kernel_died(self) -> None:
+        assert self._kernel is not None
+        failure = self._kernel.process.explain()
+        await self._end_kernel(None)
+        self._idle_deaths += 1
+        if self.body.restart_policy == "never" or self._idle_deaths > MAX_IDLE_DEATHS:
+            self._set_state(ContextState.DEAD, failure)
+            self._drop_runs(failure)
+        else:
+            self._set_state(ContextState.RESTARTING, failure)
+
+    async def _replace_kernel(self, failure: Failure) -> None:
+        """A restart that was asked for: the queue is emptied, the variables are gone, nothing failed."""
+        self._set_state(ContextState.RESTARTING, None)
+        await self._end_kernel(None)
+        self._drop_runs(failure)
+        self._idle_deaths = 0
+
+    async def _end_kernel(self, grace_s: float | None) -> None:
+        kernel, self._kernel = self._kernel, None
+        if kernel is not None:
+            await (kernel.end() if grace_s is None else kernel.terminate(grace_s))
+
+    # One run.
+
+    async def _run_next(self, kernel: Kernel) -> None:
+        self._queue = self._queue.start_next()
+        assert self._queue.running is not None
+        run = self.runs.get(self._queue.running)
+        run.start(self._generation)
+        self._set_state(ContextState.BUSY, self._failure)
+        self._note("run_started", {"run_id": run.id})
+        execution = self._execute(kernel, run)
+        self._execution = execution
+        try:
+            await self._supervise(kernel, execution)
+        except BaseException:
+            self._end_run(run, RunStatus.FAILED, explain_ours("deleted"), time.monotonic() - execution.watch.started_at)
+            raise
+        finally:
+            self._execution = None
+
+    def _execute(self, kernel: Kernel, run: RunRecord) -> _Execution:
+        body = run.body
+        content = {
+            "code": body.code,
+            "silent": False,
+            "store_history": body.store_history,
+            "user_expressions": {},
+            "allow_stdin": body.allow_stdin,
+            "stop_on_error": False,  # the queue is ours; ipykernel would abort whatever comes next
+        }
+        message_id = kernel.channels.send("shell", "execute_request", content, {"cloche": {"env": body.env}})
+        self._requests[message_id] = run.id
+        if len(self._requests) > MAX_REQUESTS_KNOWN:
+            self._requests.popitem(last=False)
+        now = time.monotonic()
+        return _Execution(run, message_id, Watch(now, body.timeout_s, self.body.interrupt_grace_s))
+
+    async def _supervise(self, kernel: Kernel, execution: _Execution) -> None:
+        while True:
+            watch = replace(execution.watch, dead=kernel.process.has_exited)
+            if self._restart is not None:
+                await self._finish_by_restart(execution)
+                return
+            decision = decide(watch, time.monotonic())
+            if decision.step is Step.FINISH:
+                await self._finish(kernel, execution)
+                return
+            if decision.step is Step.WAIT:
+                await self._wait(decision.until)
+            else:
+                await self._do(kernel, execution, decision)
+
+    async def _do(self, kernel: Kernel, execution: _Execution, decision: Decision) -> None:
+        now = time.monotonic()
+        if decision.step is Step.INTERRUPT:
+            execution.stop = decision.reason
+            kernel.process.interrupt()
+            # Wakes an event loop that sleeps: without it a foreign ipykernel notices the signal when the sleep is over.
+            kernel.channels.send("shell", "kernel_info_request", {})
+            execution.watch = replace(execution.watch, interrupted_at=now)
+        elif decision.step is Step.PROBE:
+            execution.probe_id = kernel.channels.send("shell", "kernel_info_request", {})
+            execution.watch = replace(execution.watch, probed_at=now)
+        elif decision.step is Step.KILL:
+            execution.run.kernel_restarted = True
+            await self._end_kernel(None)
+
+    async def _finish(self, kernel: Kernel, execution: _Execution) -> None:
+        run, duration_s = execution.run, time.monotonic() - execution.watch.started_at
+        if execution.reply is not None:
+            self._execution_count = execution.reply.execution_count or self._execution_count
+            run.execution_count = run.execution_count or execution.reply.execution_count
+        status, failure = self._verdict(kernel, execution)
+        if status is RunStatus.ERROR and run.error is None and execution.reply and execution.reply.error:
+            run.add_error(execution.reply.error)
+        self._remember(run)
+        self._idle_deaths = 0
+        if self._kernel is None:
+            self._set_state(ContextState.RESTARTING, failure)
+        elif not kernel.process.has_exited:
+            self._set_state(ContextState.IDLE, self._failure)
+        self._end_run(run, status, failure, duration_s)
+        self._queue, aborted = self._queue.finish(status, stop_on_error=run.body.stop_on_error)
+        self._abort(aborted, f"run {run.id} before it ended as {status.value}")
+
+    def _verdict(self, kernel: Kernel, execution: _Execution) -> tuple[RunStatus, Failure | None]:
+        run, stop = execution.run, execution.stop
+        ended = {"interrupted": RunStatus.INTERRUPTED, "timeout": RunStatus.TIMED_OUT}
+        if run.kernel_restarted and stop is not None:
+            return ended[stop], explain_ours(stop)
+        if kernel.process.has_exited:
+            run.kernel_restarted = self.body.restart_policy == "on_death"
+            return RunStatus.FAILED, kernel.process.explain()
+        if stop == "timeout":
+            message = f"it ran longer than {run.body.timeout_s:g} s and was interrupted; the variables are kept"
+            return RunStatus.TIMED_OUT, Failure(reason="timeout", message=message)
+        if execution.reply is not None and execution.reply.status == "ok":
+            return RunStatus.OK, None
+        return (RunStatus.INTERRUPTED if stop == "interrupted" else RunStatus.ERROR), None
+
+    async def _finish_by_restart(self, execution: _Execution) -> None:
+        execution.run.kernel_restarted = True
+        self._remember(execution.run)
+        duration_s = time.monotonic() - execution.watch.started_at
+        self._end_run(execution.run, RunStatus.FAILED, explain_ours("restarted"), duration_s)
+
+    def _remember(self, run: RunRecord) -> None:
+        if run.body.store_history and run.execution_count is not None:
+            self.history.add(
+                HistoryEntry(
+                    generation=run.generation,
+                    execution_count=run.execution_count,
+                    run_id=run.id,
+                    code=run.body.code,
+                )
+            )
+
+    def _abort(self, run_ids: tuple[str, ...], why: str) -> None:
+        for run_id in run_ids:
+            self._end_run(self.runs.get(run_id), RunStatus.ABORTED, Failure(reason="interrupted", message=why), None)
+
+    def _drop_runs(self, failure: Failure) -> None:
+        """The queue is empty from now on."""
+        self._queue, waiting = self._queue.clear()
+        for run_id in waiting:
+            self._end_run(self.runs.get(run_id), RunStatus.ABORTED, failure, None)
+
+    def _end_run(self, run: RunRecord, status: RunStatus, failure: Failure | None, duration_s: float | None) -> None:
+        if run.state is RunState.FINISHED:
+            return
+        run.finish(status, failure, duration_s)
+        self.runs.has_finished(run)
+        self._note("run_finished", {"run_id": run.id, "status": status.value})
+        self._touch()
+
+    # What the kernel says.
+
+    def _on_message(self, channel: Channel, message: Message) -> None:
+        execution = self._execution
+        if execution is not None and message.parent_id == execution.message_id:
+            for fact in read_message(message):
+                self._take(execution, fact)
+        elif execution is not None and message.parent_id == execution.probe_id and channel == "shell":
+            execution.watch = replace(execution.watch, probe_answered=True)
+            self._changed.set()
+        elif channel == "iopub":
+            for fact in read_message(message):
+                self._take_late(self._requests.get(message.parent_id), fact)
+
+    def _take(self, execution: _Execution, fact: Fact) -> None:
+        run, now = execution.run, time.monotonic()
+        match fact:
+            case Text():
+                run.add_text(fact.stream, fact.text)
+            case Shown():
+                self._show(run, fact)
+            case Started():
+                run.execution_count = fact.execution_count
+                run.note("started", {"execution_count": fact.execution_count, "generation": run.generation})
+            case Failed():
+                run.add_error(fact.error)
+            case Asked():
+                run.input_request = InputRequest(prompt=fact.prompt, password=fact.password)
+                run.note("input_request", run.input_request.model_dump())
+            case Idle():
+                execution.watch = replace(execution.watch, idle_at=now)
+                self._changed.set()
+            case Replied():
+                execution.reply = fact
+                execution.watch = replace(execution.watch, replied_at=now)
+                self._changed.set()
+
+    def _show(self, run: RunRecord, shown: Shown) -> None:
+        run.add_shown(shown)
+        if shown.display_id is None:
+            return
+        if shown.kind == "update_display":
+            self._update_displays(shown, except_for=run.id)
+        else:
+            self._displays.setdefault(shown.display_id, {})[run.id] = None
+            if len(self._displays) > MAX_REQUESTS_KNOWN:
+                self._displays.popitem(last=False)
+
+    def _update_displays(self, shown: Shown, except_for: str | None) -> None:
+        """Change the display in every earlier run that shows it (nteract/nteract#1447), and tell it in the context."""
+        assert shown.display_id is not None
+        for run_id in self._displays.get(shown.display_id, {}):
+            run = self.runs.find_kept(run_id)
+            if run is None or run_id == except_for:
+                continue
+            if run.state is RunState.FINISHED:
+                run.update_display(shown.display_id, (shown.object("data"), shown.object("metadata")))
+            self._note_shown("update_display", run_id, shown)
+
+    def _take_late(self, run_id: str | None, fact: Fact) -> None:
+        """Output of threads and child processes after their run has ended: into the context's journal, never another run."""
+        if isinstance(fact, Text):
+            for piece in split_text(fact.text.encode("utf-8", "replace"), 64 * 1024):
+                self._note(fact.stream, {"run_id": run_id, "text": piece.decode("utf-8", "replace")})
+        elif isinstance(fact, Shown) and fact.kind == "update_display" and fact.display_id is not None:
+            self._update_displays(fact, except_for=None)
+        elif isinstance(fact, Shown) and fact.kind == "display":
+            self._note_shown("display", run_id, fact)
+
+    # Small things.
+
+    def _check_alive(self) -> None:
+        if self._state is ContextState.DEAD:
+            why = self._failure.message if self._failure else "its kernel ended"
+            details = {"failure": self._failure.model_dump(mode="json") if self._failure else None}
+            raise ContextDead(f"context {self.id} is dead: {why}", hint="restart or delete it", details=details)
+
+    def _set_state(self, state: ContextState, failure: Failure | None) -> None:
+        changed = state is not self._state
+        self._state, self._failure = state, failure
+        if changed:
+            told = failure.model_dump(mode="json") if failure else None
+            self._note("context_state", {"state": state.value, "generation": self._generation, "failure": told})
+            self._touch()
+
+    def _note(self, kind: str, data: dict[str, Any]) -> None:
+        self.feed.append(kind, encode(data))
+
+    def _note_shown(self, kind: str, run_id: str | None, shown: Shown) -> None:
+        encoded = encode_shown({"run_id": run_id, **shown.data})
+        if len(encoded) > JOURNAL_BYTES:
+            encoded = encode({"run_id": run_id, **shown.data, "data": {}, "metadata": {}})
+        self.feed.append(kind, encoded)
+
+    def _touch(self) -> None:
+        self._last_activity_at = datetime.now(UTC)
+        self._changed.set()
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """Mark an exception as seen: nobody may be waiting for this future."""
+    if not future.cancelled():
+        future.exception()

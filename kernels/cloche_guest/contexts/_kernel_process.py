@@ -1,0 +1,222 @@
+"""The process of one kernel: start it, signal it, end it with everything it started.
+
+The directory with its sockets and connection file belongs to the kernel's user alone (0700); the HMAC key in that file
+keeps out whatever else that user runs without looking for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloche.errors import ClocheError, InvalidRequest
+from cloche.models import ContextLimits, Failure
+from cloche_guest.children import Account, Child, Children
+from cloche_guest.contexts import _leftovers
+from cloche_guest.contexts._channels import PORTS
+from cloche_guest.contexts._failure import explain_exit, explain_start, read_oom_kills
+from cloche_guest.contexts._log_tail import LogTail
+
+LAUNCHER = Path(__file__).parent.parent / "kernel_side" / "launch.py"
+
+START_TIMEOUT_S = 30.0
+"""A kernel starts in 0.25 s on an idle machine and in some 2 s in gVisor with all cores busy."""
+
+_MAX_SOCKET_PATH = 107
+"""Linux: sun_path has 108 bytes including the closing NUL."""
+
+
+class KernelStartFailed(ClocheError):
+    """The kernel did not start; `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """How kernels of one context are started."""
+
+    python: str
+    cwd: str
+    limits: ContextLimits
+    account: Account | None
+    runtime_dir: Path
+    context_id: str
+
+
+class KernelProcess:
+    """One kernel. Made by `start_kernel_process`, released by `release` after it has ended."""
+
+    def __init__(self, child: Child, directory: Path, key: bytes, mark: str, log: LogTail) -> None:
+        self._child = child
+        self._directory = directory
+        self._mark = mark
+        self._log = log
+        self._oom_kills = read_oom_kills()
+        self.key = key
+
+    @property
+    def base(self) -> Path:
+        """Sockets are at this path, a dash and a number."""
+        return self._directory / "k"
+
+    @property
+    def exited(self) -> asyncio.Future[object]:
+        """Done when the process has ended."""
+        return self._child.exited  # type: ignore[return-value]
+
+    @property
+    def has_exited(self) -> bool:
+        return self._child.exited.done()
+
+    def interrupt(self) -> None:
+        """SIGINT to the kernel and the children in its group, as Ctrl-C in a terminal."""
+        self._child.signal_group(signal.SIGINT)
+
+    def explain(self) -> Failure:
+        """Why it ended by itself; only after it has."""
+        kills = read_oom_kills() - self._oom_kills
+        return explain_exit(self._child.exited.result(), oom_kills=kills, log_tail=self._log.text())
+
+    def log_tail(self) -> str:
+        return self._log.text()
+
+    async def kill(self) -> None:
+        """End it and everything it has started, now."""
+        members = _leftovers.members(_leftovers.read_processes(), self._child.pid, self._mark)
+        self._child.signal_group(signal.SIGKILL)
+        await asyncio.shield(self._child.exited)
+        _leftovers.kill_members(self._child.pid, self._mark, members)
+
+    async def terminate(self, grace_s: float) -> None:
+        """TERM, then after the grace time KILL."""
+        self._child.signal_group(signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._child.exited), grace_s)
+        await self.kill()
+
+    def release(self) -> None:
+        """Close and remove what belonged to it."""
+        self._log.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+async def start_kernel_process(
+    spec: KernelSpec, children: Children, env: Mapping[str, str], generation: int
+) -> KernelProcess:
+    """Start a kernel and return when its sockets are bound.
+
+    Raises:
+        InvalidRequest: `cwd` cannot be used.
+        KernelStartFailed: it ended or said nothing within START_TIMEOUT_S.
+    """
+    key = secrets.token_hex(32).encode()
+    directory = _make_directory(spec, generation, key)
+    ready, ready_end = os.pipe()
+    log, log_end = os.pipe()
+    mark = f"{spec.context_id}:{generation}:{secrets.token_hex(4)}"
+    try:
+        options = json.dumps({"limits": spec.limits.model_dump(), "ready_fd": ready_end})
+        child = children.spawn(
+            [spec.python, str(LAUNCHER), str(directory / "connection.json"), options],
+            cwd=spec.cwd,
+            env={**env, **_KERNEL_ENV, _leftovers.MARK: mark, "CLOCHE_CONTEXT_ID": spec.context_id},
+            account=spec.account,
+            output=log_end,
+            pass_fds=[ready_end],
+        )
+    except OSError as error:
+        os.close(ready)
+        os.close(log)
+        shutil.rmtree(directory, ignore_errors=True)
+        raise _spawn_error(spec, error) from error
+    finally:
+        os.close(ready_end)
+        os.close(log_end)
+    process = KernelProcess(child, directory, key, mark, LogTail(log))
+    try:
+        await _wait_ready(process, ready)
+    except BaseException:
+        await process.kill()
+        process.release()
+        raise
+    return process
+
+
+_KERNEL_ENV = {
+    "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # else four lines of debugger warnings are in the first cell's stderr
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+}
+
+
+async def _wait_ready(process: KernelProcess, ready: int) -> None:
+    """The launcher writes one byte when the sockets are bound. The end of the pipe without it means that it ended."""
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            said = await _read_byte(ready)
+            if not said:
+                await asyncio.shield(process.exited)
+    except TimeoutError:
+        raise KernelStartFailed(explain_start(f"no answer in {START_TIMEOUT_S:g} s", process.log_tail())) from None
+    finally:
+        os.close(ready)
+    if not said:
+        failure = process.explain()
+        raise KernelStartFailed(Failure(**{**failure.model_dump(), "reason": "start_failed"}))
+
+
+async def _read_byte(descriptor: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+    loop.add_reader(descriptor, lambda: readable.done() or readable.set_result(None))
+    try:
+        await readable
+    finally:
+        loop.remove_reader(descriptor)
+    return os.read(descriptor, 1)
+
+
+def _make_directory(spec: KernelSpec, generation: int, key: bytes) -> Path:
+    """Owned by root until it is complete, so that the kernel's user cannot redirect what is written into it."""
+    directory = spec.runtime_dir / f"{spec.context_id}-{generation}-{secrets.token_hex(3)}"
+    if len(os.fsencode(directory)) + len("/k-1") > _MAX_SOCKET_PATH:
+        raise KernelStartFailed(explain_start(f"{directory} is too long for the path of a socket", ""))
+    directory.mkdir(mode=0o700)
+    file = directory / "connection.json"
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(_connection_info(directory / "k", key)))
+    if spec.account is not None:
+        os.chown(file, spec.account.uid, spec.account.gid)
+        os.chown(directory, spec.account.uid, spec.account.gid)
+    return directory
+
+
+def _connection_info(base: Path, key: bytes) -> dict[str, object]:
+    ports: dict[str, object] = {f"{channel}_port": port for channel, port in PORTS.items()}
+    return ports | {
+        "transport": "ipc",
+        "ip": str(base),
+        "hb_port": 5,
+        "signature_scheme": "hmac-sha256",
+        "key": key.decode(),
+    }
+
+
+def _spawn_error(spec: KernelSpec, error: OSError) -> ClocheError:
+    if error.filename == spec.cwd:
+        problem = f"{spec.cwd}: {error.strerror}"
+        return InvalidRequest(
+            f"the context's cwd cannot be used: {problem}", details={"errors": [{"field": "cwd", "problem": problem}]}
+        )
+    return KernelStartFailed(explain_start(f"{error.filename or sys.argv[0]}: {error.strerror}", ""))

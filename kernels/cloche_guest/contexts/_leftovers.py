@@ -1,0 +1,79 @@
+"""Find and kill everything a kernel has started, also what left its process group.
+
+A process belongs to a kernel when it is in the kernel's session, descends from it, or carries its mark in the environment.
+The last one catches daemons (forked twice, own session). A process that also cleans its environment escapes; it is still
+inside the sandbox and ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MARK = "CLOCHE_KERNEL"
+"""Environment variable that names the kernel: context id and generation."""
+
+_ROUNDS = 10
+"""A process may fork between the look and the kill; every round finds what the one before let through."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """What /proc says about one process."""
+
+    pid: int
+    parent: int
+    session: int
+    mark: str | None
+
+
+def members(processes: Iterable[ProcessFacts], kernel_pid: int, mark: str) -> set[int]:
+    """The processes that belong to the kernel, without the kernel itself. Pure."""
+    listed = list(processes)
+    found = {kernel_pid}
+    size = 0
+    while size != len(found):
+        size = len(found)
+        found |= {p.pid for p in listed if p.parent in found or p.session == kernel_pid or p.mark == mark}
+    return found - {kernel_pid, os.getpid(), 1}
+
+
+def kill_members(kernel_pid: int, mark: str, known: set[int]) -> None:
+    """SIGKILL `known` and whatever is found now, until nothing is left."""
+    for _ in range(_ROUNDS):
+        for pid in known:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        known = members(read_processes(), kernel_pid, mark)
+        if not known:
+            return
+
+
+def read_processes() -> list[ProcessFacts]:
+    """Every process that can be seen, zombies excluded."""
+    facts = (_read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [fact for fact in facts if fact is not None]
+
+
+def _read_process(pid: int) -> ProcessFacts | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, parent, _, session = file.read().rpartition(b") ")[2].split()[:4]
+    except (OSError, ValueError):
+        return None
+    if state in (b"Z", b"X"):
+        return None
+    return ProcessFacts(pid, int(parent), int(session), _read_mark(pid))
+
+
+def _read_mark(pid: int) -> str | None:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            environ = file.read()
+    except OSError:
+        return None
+    _, found, rest = (b"\0" + environ).partition(f"\0{MARK}=".encode())
+    return rest.partition(b"\0")[0].decode(errors="replace") if found else None

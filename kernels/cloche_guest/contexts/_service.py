@@ -1,0 +1,183 @@
+"""All contexts of the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import zmq
+
+from cloche.errors import ClocheError, ContextStartFailed, Gone, LimitReached, NotFound
+from cloche.models import (
+    CompleteReply,
+    CompleteRequest,
+    Context,
+    ContextCreate,
+    InspectReply,
+    InspectRequest,
+    Variables,
+)
+from cloche_guest.children import Account, Children
+from cloche_guest.contexts._context import LiveContext, Surroundings
+from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
+from cloche_guest.contexts._runs import new_id
+
+MAX_CONTEXTS: Final = 64
+"""A Python kernel holds some 50 MB; the sandbox's own memory limit usually ends earlier."""
+
+MAX_REMEMBERED: Final = 1000
+"""Ids of deleted contexts, so that they are `Gone` and not unknown."""
+
+DEFAULT: Final = "default"
+STOP_GRACE_S: Final = 2.0
+
+
+class ContextService:
+    """Finds, makes and deletes contexts. One instance a guest."""
+
+    def __init__(
+        self,
+        children: Children,
+        environment: Callable[[], dict[str, str]],
+        *,
+        kernel_python: str,
+        account: Account | None,
+        workspace: str,
+        runtime_dir: Path,
+    ) -> None:
+        self._python = kernel_python
+        self._account = account
+        self._workspace = workspace
+        self._runtime_dir = runtime_dir
+        self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        starts = asyncio.Semaphore(max(2, os.cpu_count() or 2))
+        self._around = Surroundings(children, self._zmq, environment, starts)
+        self._contexts: OrderedDict[str, LiveContext] = OrderedDict()
+        self._deleted: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._contexts)
+
+    def all(self) -> list[LiveContext]:
+        """Newest first."""
+        return list(reversed(self._contexts.values()))
+
+    def get(self, context_id: str) -> LiveContext:
+        """
+        Raises:
+            NotFound, Gone
+        """
+        context = self._contexts.get(context_id)
+        if context is not None:
+            return context
+        details: dict[str, Any] = {"kind": "context", "id": context_id}
+        if context_id in self._deleted:
+            raise Gone(f"context {context_id} was deleted", details=details)
+        raise NotFound(f"there is no context {context_id}", details=details)
+
+    async def use(self, context_id: str) -> LiveContext:
+        """`get`, but ``default`` is made on its first use. Returns when its first kernel answers.
+
+        Raises:
+            NotFound, Gone, ContextStartFailed, LimitReached
+        """
+        if context_id == DEFAULT and context_id not in self._contexts:
+            return await self._create(DEFAULT, ContextCreate(cwd=self._workspace))
+        context = self.get(context_id)
+        if not context.started.done():
+            await asyncio.shield(context.started)
+        return context
+
+    async def create(self, body: ContextCreate) -> LiveContext:
+        """A new context; returns when its kernel answers. A create that fails leaves nothing behind.
+
+        Raises:
+            InvalidRequest, ContextStartFailed, LimitReached
+        """
+        return await self._create(new_id("ctx-"), body)
+
+    async def delete(self, context_id: str) -> Context:
+        """End a context with everything it started; returns what it was at the end."""
+        context = self.get(context_id)
+        del self._contexts[context_id]
+        if context_id != DEFAULT:  # the default one can be used again
+            self._deleted[context_id] = None
+            if len(self._deleted) > MAX_REMEMBERED:
+                self._deleted.popitem(last=False)
+        await context.delete()
+        return context.to_model()
+
+    async def restart(self, context: LiveContext) -> None:
+        """
+        Raises:
+            InvalidRequest, ContextStartFailed
+        """
+        try:
+            await context.restart()
+        except KernelStartFailed as error:
+            raise _typed(error) from error
+
+    async def stop(self) -> None:
+        """End all contexts, politely."""
+        contexts = list(self._contexts.values())
+        self._contexts.clear()
+        await asyncio.gather(*(context.delete(STOP_GRACE_S) for context in contexts))
+        self._zmq.destroy(linger=0)
+
+    async def complete(self, context: LiveContext, body: CompleteRequest) -> CompleteReply:
+        """Completions at the cursor."""
+        reply = await context.ask("cloche_complete_request", _at_cursor(body))
+        matches = [str(match) for match in reply["matches"]]
+        kinds = reply.get("metadata", {}).get("_jupyter_types_experimental", [])
+        types = [_kind(entry) for entry in kinds] if len(kinds) == len(matches) else [None] * len(matches)
+        return CompleteReply(
+            matches=matches, cursor_start=reply["cursor_start"], cursor_end=reply["cursor_end"], types=types
+        )
+
+    async def inspect(self, context: LiveContext, body: InspectRequest) -> InspectReply:
+        """Documentation of what is at the cursor."""
+        content = _at_cursor(body) | {"detail_level": body.detail_level}
+        reply = await context.ask("cloche_inspect_request", content)
+        return InspectReply(found=bool(reply["found"]), data=reply["data"])
+
+    async def variables(self, context: LiveContext) -> Variables:
+        """The user's names."""
+        reply = await context.ask("cloche_variables_request", {})
+        return Variables(variables=reply["variables"], truncated=reply["truncated"])
+
+    async def _create(self, context_id: str, body: ContextCreate) -> LiveContext:
+        if len(self._contexts) >= MAX_CONTEXTS:
+            raise LimitReached(
+                f"this sandbox has {MAX_CONTEXTS} contexts already", hint="delete one", details={"limit": MAX_CONTEXTS}
+            )
+        spec = KernelSpec(self._python, body.cwd, body.limits, self._account, self._runtime_dir, context_id)
+        context = self._contexts[context_id] = LiveContext(context_id, body, spec, self._around)
+        try:
+            await asyncio.shield(context.started)
+        except ClocheError as error:
+            if self._contexts.get(context_id) is context:
+                del self._contexts[context_id]
+                await context.delete()
+            raise _typed(error) from error
+        return context
+
+
+def _typed(error: ClocheError) -> ClocheError:
+    """Inner failures as errors with a code."""
+    if isinstance(error, KernelStartFailed):
+        return ContextStartFailed(error.message, details={"failure": error.failure.model_dump(mode="json")})
+    return error
+
+
+def _at_cursor(body: CompleteRequest) -> dict[str, Any]:
+    position = len(body.code) if body.cursor_pos is None else min(body.cursor_pos, len(body.code))
+    return {"code": body.code, "cursor_pos": position}
+
+
+def _kind(entry: Any) -> str | None:
+    kind = entry.get("type") if isinstance(entry, dict) else None
+    return kind if isinstance(kind, str) else None

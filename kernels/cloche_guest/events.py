@@ -1,0 +1,40 @@
+"""Records of journals as events."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import JsonValue
+
+from cloche.journal import Gap, Record
+from cloche.models import Event
+
+TEXT_KINDS = frozenset(("stdout", "stderr"))
+
+
+def event_data(record: Record | Gap, *, text_records: bool) -> dict[str, JsonValue]:
+    """The ``data`` of the event. `text_records`: stdout and stderr are plain text in this journal, not JSON."""
+    if isinstance(record, Gap):
+        return {"records": record.records, "bytes": record.bytes}
+    if text_records and record.kind in TEXT_KINDS:
+        return {"text": record.data.decode("utf-8", "replace")}
+    data: dict[str, JsonValue] = json.loads(record.data)
+    return data
+
+
+def event_json(record: Record | Gap, *, text_records: bool) -> bytes:
+    """`event_data` as JSON on one line. JSON records are stored in that form and are passed on as they are."""
+    if isinstance(record, Record) and not (text_records and record.kind in TEXT_KINDS):
+        return record.data
+    return json.dumps(event_data(record, text_records=text_records), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def event_type(record: Record | Gap) -> str:
+    """The ``type`` of the event."""
+    return "gap" if isinstance(record, Gap) else record.kind
+
+
+def to_event(record: Record | Gap, *, text_records: bool) -> Event:
+    """The event clients see."""
+    data = event_data(record, text_records=text_records)
+    return Event.model_construct(type=event_type(record), cursor=str(record.cursor), data=data)

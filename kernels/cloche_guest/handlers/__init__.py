@@ -1,0 +1,1 @@
+"""HTTP handlers: they translate between requests and services, and decide nothing."""

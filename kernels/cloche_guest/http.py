@@ -1,0 +1,146 @@
+"""The HTTP edge: bodies in, models out, every mistake of a caller a typed error. Handlers only translate."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import pydantic
+from tornado import httputil, web
+
+from cloche.errors import BodyTooLarge, ClocheError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
+from cloche.models import Model
+from pydantic import BaseModel, JsonValue
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES: Final = 32 * 1024 * 1024
+"""4 MiB of code at its worst JSON escaping (six bytes a character), and room for an environment."""
+
+_METHODS: Final = ("GET", "POST", "DELETE")
+_MAX_ERRORS: Final = 20
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class Handler(web.RequestHandler):
+    """Base of all handlers."""
+
+    def compute_etag(self) -> None:
+        return None
+
+    def set_default_headers(self) -> None:
+        self.set_header("Content-Type", "application/json")
+        self.clear_header("Server")
+        request_id = self.request_id
+        if request_id is not None:
+            self.set_header("X-Request-Id", request_id)
+
+    @property
+    def request_id(self) -> str | None:
+        """What the server calls this request; only a harmless string is passed on."""
+        value = self.request.headers.get("X-Request-Id", "")
+        return value if re.fullmatch(r"[\w.:-]{1,128}", value) else None
+
+    def prepare(self) -> None:
+        if self.request.method not in self._allowed():
+            raise web.HTTPError(405)
+
+    def read_body(self, model: type[Body]) -> Body:
+        """
+        Raises:
+            InvalidRequest: not JSON, or not this model.
+        """
+        try:
+            return model.model_validate_json(self.request.body or b"{}")
+        except pydantic.ValidationError as error:
+            raise invalid(error) from None
+
+    def read_query(self, model: type[Body]) -> Body:
+        """The query parameters as a model, each at most once.
+
+        Raises:
+            InvalidRequest: unknown, repeated or bad parameters.
+        """
+        values: dict[str, str] = {}
+        for name, given in self.request.query_arguments.items():
+            if len(given) != 1:
+                raise _invalid_field(name, "given more than once")
+            values[name] = given[0].decode("utf-8", "replace")
+        try:
+            return model.model_validate(values)
+        except pydantic.ValidationError as error:
+            raise invalid(error) from None
+
+    def answer(self, model: BaseModel, status: int = 200) -> None:
+        """Send a model and finish."""
+        self.set_status(status)
+        self.finish(model.model_dump_json())
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = self._to_error(status_code, (kwargs.get("exc_info") or (None, None, None))[1])
+        if isinstance(error, MethodNotAllowed):
+            self.set_header("Allow", ", ".join(self._allowed()))
+        self.set_status(error.status)
+        self.finish(error.to_body(self.request_id).model_dump_json())
+
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
+        """Callers' mistakes are no news; what we did not foresee is."""
+        if not isinstance(value, ClocheError | web.HTTPError):
+            super().log_exception(typ, value, tb)
+
+    def _to_error(self, status_code: int, error: BaseException | None) -> ClocheError:
+        if isinstance(error, ClocheError):
+            return error
+        if status_code == 405:
+            allowed: list[JsonValue] = list(self._allowed())
+            return MethodNotAllowed(f"{self.request.method} is not possible here", details={"allowed": allowed})
+        if status_code == 404:
+            return NotFound(f"there is nothing at {self.request.path}", details={"kind": "path", "id": self.request.path})
+        if status_code == 413:
+            return BodyTooLarge("the body is too large", details={"limit_bytes": MAX_BODY_BYTES})
+        if 400 <= status_code < 500:
+            return InvalidRequest(f"not a request this guest understands: {error}")
+        return InternalError("the guest failed; its log has the traceback")
+
+    def _allowed(self) -> Sequence[str]:
+        base = web.RequestHandler
+        return [name for name in _METHODS if getattr(type(self), name.lower()) is not getattr(base, name.lower())]
+
+
+class NoSuchPath(Handler):
+    """Everything that has no route."""
+
+    def prepare(self) -> None:
+        raise web.HTTPError(404)
+
+
+class NoQuery(Model):
+    """For routes without query parameters."""
+
+
+def invalid(error: pydantic.ValidationError) -> InvalidRequest:
+    """pydantic's findings as ``details.errors``; the values themselves are left out, they may be secrets."""
+    problems: list[JsonValue] = []
+    for item in error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_ERRORS]:
+        field = ".".join(str(part)[:128] for part in item["loc"])
+        problems.append({"field": field, "problem": item["msg"]})
+    first = problems[0] if problems else None
+    where = f"{first['field']}: {first['problem']}" if isinstance(first, dict) else "bad value"
+    return InvalidRequest(f"invalid request: {where}", details={"errors": problems})
+
+
+def _invalid_field(field: str, problem: str) -> InvalidRequest:
+    errors: list[JsonValue] = [{"field": field[:128], "problem": problem}]
+    return InvalidRequest(f"invalid request: {field[:128]}: {problem}", details={"errors": errors})
+
+
+def quiet_log(handler: web.RequestHandler) -> None:
+    """No access log: the server has one, and the guest's output is for what goes wrong."""
+
+
+def wants(headers: httputil.HTTPHeaders | Mapping[str, str], media_type: str) -> bool:
+    """The Accept header names this media type."""
+    return media_type in headers.get("Accept", "")

@@ -1,0 +1,85 @@
+"""The kernel class: what is done around the code of every run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ipykernel.ipkernel import IPythonKernel
+from jupyter_client.session import extract_header
+
+from ._capture import Capture
+from ._inspection import Inspector
+from ._output import streams
+from ._shell import KernelShell
+from ._threads import follow_cells
+
+
+class ClocheKernel(IPythonKernel):
+    """ipykernel with precise attribution of output, an environment per run and questions while busy.
+
+    Options of one run come in the metadata of its execute_request, under ``cloche``: ``{"env": {name: value}}``.
+    """
+
+    shell_class = KernelShell
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._capture = _start_capture()
+        Inspector(self).install()
+        follow_cells(self)
+
+    async def do_execute(self, code: str, silent: bool, *args: Any, cell_meta: Any = None, **kwargs: Any) -> Any:
+        if self._capture is not None:
+            self._capture.begin(extract_header(self.get_parent("shell")))
+        with _environment((cell_meta or {}).get("cloche", {}).get("env", {})):
+            reply = await super().do_execute(code, silent, *args, cell_meta=cell_meta, **kwargs)
+        if self._capture is not None:
+            self._capture.drain()
+        return reply
+
+    @contextmanager
+    def _cancel_on_sigint(self, future: asyncio.Future[Any]) -> Iterator[None]:
+        """Cancel an async cell on SIGINT, at once.
+
+        Stock ipykernel uses ``IOLoop.add_callback`` in the signal handler, which does not wake the selector: a cell in
+        ``await asyncio.sleep(30)`` is cancelled when the 30 s are over (ipython/ipykernel#881).
+        """
+        loop = asyncio.get_running_loop()
+
+        def cancel(*_: object) -> None:
+            loop.call_soon_threadsafe(future.cancel)
+
+        before = signal.signal(signal.SIGINT, cancel)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _start_capture() -> Capture | None:
+    both = streams()
+    if both is None:
+        return None
+    capture = Capture(*both)
+    capture.start()
+    return capture
+
+
+@contextmanager
+def _environment(env: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for one run; afterwards each is as it was before, whatever the run did to it."""
+    before = {name: os.environ.get(name) for name in env}
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

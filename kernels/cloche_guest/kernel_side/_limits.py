@@ -1,0 +1,33 @@
+"""rlimits and the tie to the guest, applied before anything else runs."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import signal
+from collections.abc import Mapping
+
+_PR_SET_PDEATHSIG = 1
+
+_RESOURCES = {
+    "memory_mb": (resource.RLIMIT_AS, 1024 * 1024),
+    "cpu_s": (resource.RLIMIT_CPU, 1),
+    "open_files": (resource.RLIMIT_NOFILE, 1),
+    "file_size_mb": (resource.RLIMIT_FSIZE, 1024 * 1024),
+}
+
+
+def apply_limits(limits: Mapping[str, int | None]) -> None:
+    """Soft and hard limits, never above the hard limit the process already has: raising one needs privileges."""
+    for name, value in limits.items():
+        if value is None:
+            continue
+        which, unit = _RESOURCES[name]
+        _, hard = resource.getrlimit(which)
+        wanted = value * unit if hard == resource.RLIM_INFINITY else min(value * unit, hard)
+        resource.setrlimit(which, (wanted, wanted))
+
+
+def die_with_the_guest() -> None:
+    """Ask Linux for SIGKILL when the guest ends: a kernel without it can never be reached again."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,0 +1,162 @@
+"""sys.stdout and sys.stderr of a kernel: one buffer in order, bounded, safe to fork.
+
+What stock ipykernel does differently, and why it is not enough here:
+
+* It keeps one buffer per stream, so text of stdout and stderr changes places. Here both share one list of segments.
+* Its buffer has no bound. Here a writer whose text piles up waits until it is sent: with XPUB_NODROP on the socket the
+  pressure of a slow reader reaches the code that prints, and nobody's memory grows.
+* A forked child sends its prints over a tcp connection to 127.0.0.1 and stalls for 3 s a print when ``lo`` is down. Here
+  it writes to its file descriptor, which is captured, and arrives with the parent of the cell that forked.
+* ``fileno()`` is the real stdout of the kernel, so output of ``subprocess.run(..., stdout=sys.stdout)`` is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+from ipykernel.iostream import OutStream
+
+MAX_PENDING_CHARS = 256 * 1024
+"""Text that may wait before a writer has to: two messages' worth."""
+
+MESSAGE_CHARS = 128 * 1024
+"""Longest text of one stream message. A 100 MB print must not become one 100 MB message on the other side."""
+
+Header = dict[str, Any]
+
+
+class Segments:
+    """Written text, in order, as runs of equal stream and parent. Every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._segments: list[tuple[str, Header, list[str]]] = []
+        self._chars = 0
+        self.sending = False  # taken, but not yet handed to the socket
+
+    @property
+    def is_empty(self) -> bool:
+        """Everything written so far is with the socket."""
+        return not self._segments and not self.sending
+
+    def add(self, name: str, parent: Header, text: str) -> int:
+        """Returns the number of characters waiting now."""
+        with self._lock:
+            last = self._segments[-1] if self._segments else None
+            if last is not None and last[0] == name and last[1].get("msg_id") == parent.get("msg_id"):
+                last[2].append(text)
+            else:
+                self._segments.append((name, parent, [text]))
+            self._chars += len(text)
+            return self._chars
+
+    def take(self) -> list[tuple[str, Header, str]]:
+        """Everything that waits; nothing waits afterwards."""
+        with self._lock:
+            self.sending = bool(self._segments)
+            segments, self._segments, self._chars = self._segments, [], 0
+        return [(name, parent, "".join(parts)) for name, parent, parts in segments]
+
+    def after_fork(self) -> None:
+        """A forked child must not send again what its parent will send, and the lock may be held by nobody."""
+        self.__init__()  # type: ignore[misc]
+
+
+SEGMENTS = Segments()
+os.register_at_fork(after_in_child=SEGMENTS.after_fork)
+
+
+class KernelStream(OutStream):
+    """One of the two streams."""
+
+    flush_interval = 0.05
+    """Seconds until printed text is sent by itself: a person watching sees it as live."""
+
+    def __init__(self, session: Any, pub_thread: Any, name: str, **options: Any) -> None:
+        options["watchfd"] = False
+        self._descriptor = {"stdout": 1, "stderr": 2}[name]
+        super().__init__(session, pub_thread, name, **options)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, string: str) -> int:
+        if not isinstance(string, str):
+            raise TypeError(f"write() argument must be str, not {type(string).__name__}")
+        if self.pub_thread is None:
+            raise ValueError("I/O operation on closed file")
+        if not self._is_master_process():
+            _write_all(self._descriptor, string.encode("utf-8", "backslashreplace"))
+            return len(string)
+        if self._add(self.parent_header, string) > MAX_PENDING_CHARS:
+            self.flush()
+        return len(string)
+
+    def write_for(self, parent: Header, text: str) -> None:
+        """Write with the parent of some cell: for captured descriptors. Never waits for the main thread."""
+        if self.pub_thread is not None and self._add(parent, text) > MAX_PENDING_CHARS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Return when everything written so far is with the socket. Without text it costs nothing (ipykernel flushes
+        six times a cell, and each time waits for another thread)."""
+        if self._is_master_process() and not SEGMENTS.is_empty:
+            super().flush()
+
+    def _add(self, parent: Header, text: str) -> int:
+        """Long text is added in pieces with a flush between them, so that even one huge print is bounded."""
+        pending = 0
+        for start in range(0, len(text), MESSAGE_CHARS):
+            if pending > MAX_PENDING_CHARS:
+                self.flush()
+            pending = SEGMENTS.add(self.name, parent, text[start : start + MESSAGE_CHARS])
+        if pending:
+            self._schedule_flush()
+        return pending
+
+    def _schedule_flush(self) -> None:
+        """Flush in `flush_interval`. The timer queues the flush behind what is queued already: a display made before the
+        text must stay before it."""
+        if self._flush_pending:
+            return
+        self._flush_pending = True
+        thread = self.pub_thread
+        thread.schedule(lambda: self._io_loop.call_later(self.flush_interval, thread.schedule, self._flush))
+
+    def _flush(self) -> None:
+        """Runs in the IOPub thread: send what waits, of both streams."""
+        self._flush_pending = False
+        try:
+            for name, parent, text in SEGMENTS.take():
+                for start in range(0, len(text), MESSAGE_CHARS):
+                    self._send(name, parent, text[start : start + MESSAGE_CHARS])
+        finally:
+            SEGMENTS.sending = False
+
+    def _send(self, name: str, parent: Header, text: str) -> None:
+        self.session.pid = os.getpid()
+        message = self.session.msg("stream", {"name": name, "text": text}, parent=parent)
+        self.session.send(_Direct(self.pub_thread), message, ident=b"stream." + name.encode())
+
+
+class _Direct:
+    """Sends from inside the IOPub thread, without queueing: a writer that waits for the flush waits for the socket."""
+
+    def __init__(self, pub_thread: Any) -> None:
+        self.send_multipart = pub_thread._really_send
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def streams() -> tuple[KernelStream, KernelStream] | None:
+    """The two streams, unless user code has replaced one of them."""
+    if isinstance(sys.stdout, KernelStream) and isinstance(sys.stderr, KernelStream):
+        return sys.stdout, sys.stderr
+    return None

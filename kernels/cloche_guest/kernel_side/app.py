@@ -1,0 +1,75 @@
+"""The kernel application: sockets with back-pressure, a word when it is ready, nothing it does not need."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+from typing import Any
+
+import zmq
+from ipykernel.iostream import IOPubThread
+from ipykernel.kernelapp import IPKernelApp
+from traitlets.config import Config
+
+from ._kernel import ClocheKernel
+from ._limits import apply_limits, die_with_the_guest
+from ._output import KernelStream
+from ._shell import silence_hints
+
+SEND_QUEUE = 64
+"""Messages that may wait in the socket. With XPUB_NODROP a full queue makes the sender wait instead of losing messages."""
+
+
+class ClocheKernelApp(IPKernelApp):
+    """ipykernel's application with three sockets fewer worries: see each method."""
+
+    def init_iopub(self, context: Any) -> None:
+        """As the base class, with a socket that never drops (stock ipykernel loses output to a reader that stalls)."""
+        socket = context.socket(zmq.XPUB)
+        socket.linger = 1000
+        socket.setsockopt(zmq.SNDHWM, SEND_QUEUE)
+        socket.setsockopt(zmq.XPUB_NODROP, 1)
+        self.iopub_port = self._bind_socket(socket, self.iopub_port)
+        self.configure_tornado_logger()
+        self.iopub_thread = IOPubThread(socket, pipe=True, session=self.session)
+        self.iopub_thread.start()
+        self.iopub_socket = self.iopub_thread.background_socket
+
+    def init_heartbeat(self) -> None:
+        """None: the guest is the parent process and learns of the death of a kernel from Linux."""
+
+    def log_connection_info(self) -> None:
+        """Only keep the ports; the base class prints how to connect a second client."""
+        self._ports = {"shell": self.shell_port, "iopub": self.iopub_port, "stdin": self.stdin_port}
+
+    def init_io(self) -> None:
+        """Crash dumps go to the real stderr, which the guest reads: the captured one dies with the process."""
+        self._crash_log = os.fdopen(os.dup(2), "w")
+        faulthandler.enable(self._crash_log, all_threads=False)
+        super().init_io()
+
+
+def main(connection_file: str, options_text: str) -> None:
+    """Run a kernel until it is told to end. Options: ``limits`` and ``ready_fd``, which gets one byte when it is ready."""
+    options = json.loads(options_text)
+    die_with_the_guest()
+    apply_limits(options["limits"])
+    silence_hints()
+    app = ClocheKernelApp.instance(config=_config(connection_file))
+    app.initialize([])
+    os.write(options["ready_fd"], b"1")
+    os.close(options["ready_fd"])
+    app.start()
+
+
+def _config(connection_file: str) -> Config:
+    config = Config()
+    config.IPKernelApp.connection_file = connection_file
+    config.IPKernelApp.kernel_class = ClocheKernel
+    config.IPKernelApp.outstream_class = f"{KernelStream.__module__}.{KernelStream.__name__}"
+    config.IPythonKernel._execute_sleep = 0.0  # flush() waits until the text is sent, so there is nothing to wait for
+    config.HistoryManager.enabled = False  # the guest keeps the history; SQLite costs 5 ms at every start
+    config.InteractiveShell.colors = "nocolor"
+    config.InteractiveShell.banner1 = ""
+    return config

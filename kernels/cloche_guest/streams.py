@@ -1,0 +1,166 @@
+"""Journals over SSE and WebSocket: one cursor walking forward, with the back-pressure of its own connection.
+
+A reader that is slow only falls behind and meets a gap; nothing is buffered for it. Everything that is there goes out in one
+write, so a flood costs one flush a batch and not one a record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from pydantic import ValidationError
+from tornado import iostream, web, websocket
+
+from cloche.errors import ClocheError, InvalidRequest
+from cloche.journal import Cursor, Gap, Record
+from cloche.journal_feed import JournalFeed
+from cloche.models import Model
+from cloche_guest.events import event_json, event_type
+from cloche_guest.http import Handler, invalid
+
+HEARTBEAT_S: Final = 15.0
+_CLOSE_REASON_BYTES: Final = 123
+"""RFC 6455: a control frame has 125 bytes, two of them are the code."""
+
+_HEARTBEAT: Final = b": heartbeat\n\n"
+
+
+class StreamQuery(Model):
+    """``?cursor=``: go on behind this place; none: from the oldest record kept."""
+
+    cursor: str | None = None
+
+
+class StreamHandler(Handler, websocket.WebSocketHandler):
+    """Serves one feed: as WebSocket when the client asks to upgrade, else as SSE. Subclasses say which feed."""
+
+    text_records = False
+    _cursor: Cursor
+    _feed: JournalFeed
+
+    async def open_feed(self, *args: str) -> JournalFeed:
+        """The feed of this path, or a typed error."""
+        raise NotImplementedError
+
+    async def on_client_message(self, message: dict[str, Any]) -> None:
+        """A JSON object from a WebSocket client. Raises InvalidRequest for what has no meaning."""
+        raise InvalidRequest("this stream takes no messages")
+
+    def check_origin(self, origin: str) -> bool:
+        """The server, the only one who can reach the guest, has checked it."""
+        return True
+
+    async def get(self, *args: str) -> None:
+        self._feed = await self.open_feed(*args)
+        self._cursor = self._feed.journal.parse(self._wanted_cursor())
+        if self.request.headers.get("Upgrade", "").lower() == "websocket":
+            await super().get(*args)
+        else:
+            await send_sse(self, self._feed, self._cursor, text_records=self.text_records)
+
+    def open(self, *_: str) -> None:
+        self.set_nodelay(True)
+        self._sending = self._send_frames()
+        # Tornado runs what `open` returns to its end before it reads client messages, so this is a task of its own.
+        web.asyncio.ensure_future(self._sending)
+
+    async def on_message(self, message: str | bytes) -> None:
+        try:
+            await self.on_client_message(_object(message))
+        except ClocheError as error:
+            self.close(1008, close_reason(error))
+
+    def _wanted_cursor(self) -> str | None:
+        query = self.read_query(StreamQuery)
+        return self.request.headers.get("Last-Event-ID") or query.cursor
+
+    async def _send_frames(self) -> None:
+        try:
+            async for items in self._feed.batches(self._cursor):
+                for item in items:
+                    sent = self.write_message(frame(item, text_records=self.text_records))
+                await sent
+            self.close(1000)
+        except (websocket.WebSocketClosedError, iostream.StreamClosedError):
+            return
+
+
+async def send_sse(handler: Handler, feed: JournalFeed, cursor: Cursor, *, text_records: bool) -> None:
+    """Answer with the events from `cursor` on, until the feed has ended or the client has gone."""
+    handler.set_header("Content-Type", "text/event-stream")
+    handler.set_header("Cache-Control", "no-cache")
+    try:
+        await handler.flush()
+        await _send_batches(feed, cursor, handler.write, handler.flush, text_records)
+    except iostream.StreamClosedError:
+        return
+    handler.finish()
+
+
+async def _send_batches(
+    feed: JournalFeed,
+    cursor: Cursor,
+    write: Callable[[bytes], None],
+    flush: Callable[[], Awaitable[None]],
+    text_records: bool,
+) -> None:
+    while True:
+        if not await feed.wait_beyond(cursor, HEARTBEAT_S):
+            write(_HEARTBEAT)
+            await flush()
+            continue
+        items = feed.journal.read(cursor)
+        if not items:
+            return
+        write(sse_chunk(items, text_records=text_records))
+        await flush()
+        cursor = items[-1].cursor
+
+
+def sse_chunk(items: Sequence[Record | Gap], *, text_records: bool) -> bytes:
+    """Many records as one piece of an event stream."""
+    lines: list[bytes] = []
+    for item in items:
+        lines += (b"id: ", str(item.cursor).encode(), b"\nevent: ", event_type(item).encode(), b"\ndata: ")
+        lines += (event_json(item, text_records=text_records), b"\n\n")
+    return b"".join(lines)
+
+
+def frame(item: Record | Gap, *, text_records: bool) -> bytes:
+    """One record as the JSON of an Event."""
+    head = json.dumps({"type": event_type(item), "cursor": str(item.cursor)})
+    return head[:-1].encode() + b', "data": ' + event_json(item, text_records=text_records) + b"}"
+
+
+def close_reason(error: ClocheError) -> str:
+    """As much of the error body as fits into a close frame: code and message, as JSON."""
+    message = error.message
+    while True:
+        text = json.dumps({"code": error.code, "message": message})
+        if len(text.encode()) <= _CLOSE_REASON_BYTES:
+            return text
+        message = message[: len(message) * 3 // 4]
+
+
+def read_message(model: type[Model], message: dict[str, Any]) -> Any:
+    """A client message as a model.
+
+    Raises:
+        InvalidRequest
+    """
+    try:
+        return model.model_validate(message)
+    except ValidationError as error:
+        raise invalid(error) from None
+
+
+def _object(message: str | bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(message)
+    except (ValueError, RecursionError):
+        raise InvalidRequest("a message must be JSON text") from None
+    if not isinstance(value, dict):
+        raise InvalidRequest("a message must be a JSON object")
+    return value
