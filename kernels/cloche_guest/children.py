@@ -1,8 +1,8 @@
 """Child processes: one place starts them and one place collects them.
 
-Exactly one owner may wait for a child: whoever waits second gets ECHILD and must invent a status. So everything the guest
-starts is started here, and SIGCHLD is handled here. As PID 1 the guest also inherits every orphan of the sandbox and
-collects those too; otherwise it leaves children it did not start (of a test runner, say) alone.
+Exactly one owner may wait for a child: whoever waits second gets ECHILD and must invent a status. So everything the
+guest starts is started here, and SIGCHLD is handled here. As PID 1 the guest also inherits every orphan of the
+sandbox and collects those too; otherwise it leaves children it did not start (of a test runner, say) alone.
 
 Why SIGCHLD and not pidfds: it is as immediate, one `waitid` answers for all, and gVisor has no `pidfd_open`.
 """
@@ -94,7 +94,7 @@ class Children:
         Raises:
             OSError: the program or `cwd` cannot be used; `filename` says which.
         """
-        popen = subprocess.Popen(  # noqa: S603
+        popen = subprocess.Popen(
             list(argv),
             cwd=cwd,
             env=dict(env),

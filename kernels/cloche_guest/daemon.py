@@ -7,11 +7,14 @@ import logging
 import os
 import signal
 
-from cloche_guest.app import GuestServer, make_app, make_server
+from tornado import web
+
+from cloche_guest.app import make_app, make_server
 from cloche_guest.children import Children
 from cloche_guest.config import GuestConfig
 from cloche_guest.contexts import ContextService
 from cloche_guest.identity import SandboxIdentity
+from cloche_guest.uplink import Uplink
 
 log = logging.getLogger(__name__)
 
@@ -30,24 +33,37 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
         workspace=config.workspace,
         runtime_dir=config.runtime_dir,
     )
-    server = make_server(make_app(contexts, config.guest_epoch))
+    app = make_app(contexts, config.guest_epoch)
     try:
-        await _serve_until(stop, server, config, identity)
+        if config.listen is not None:
+            await _listen(app, config.listen, stop)
+        else:
+            await _dial(Uplink(app, config, identity), stop)
     finally:
-        server.stop()
         await contexts.stop()
-        await server.close_all_connections()
         children.unwatch()
 
 
-async def _serve_until(
-    stop: asyncio.Event, server: GuestServer, config: GuestConfig, identity: SandboxIdentity
-) -> None:
-    if config.listen is not None:
-        host, port = config.listen
-        server.listen(port, host)
-        log.warning("serving on %s:%s", host, port)
+async def _listen(app: web.Application, address: tuple[str, int], stop: asyncio.Event) -> None:
+    server = make_server(app)
+    server.listen(address[1], address[0])
+    try:
         await stop.wait()
+    finally:
+        server.stop()
+        await server.close_all_connections()
+
+
+async def _dial(uplink: Uplink, stop: asyncio.Event) -> None:
+    dialling = asyncio.create_task(uplink.run())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((dialling, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (dialling, stopping):
+            task.cancel()
+        await asyncio.gather(dialling, stopping, return_exceptions=True)
+        await uplink.server.close_all_connections()
 
 
 def _stop_signal() -> asyncio.Event:

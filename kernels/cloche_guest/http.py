@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import pydantic
+from pydantic import BaseModel, JsonValue
 from tornado import httputil, web
 
 from cloche.errors import BodyTooLarge, ClocheError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
 from cloche.models import Model
-from pydantic import BaseModel, JsonValue
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +36,13 @@ class Handler(web.RequestHandler):
     def set_default_headers(self) -> None:
         self.set_header("Content-Type", "application/json")
         self.clear_header("Server")
-        request_id = self.request_id
-        if request_id is not None:
-            self.set_header("X-Request-Id", request_id)
+        self.set_header("X-Request-Id", self.request_id)
 
-    @property
-    def request_id(self) -> str | None:
-        """What the server calls this request; only a harmless string is passed on."""
+    @cached_property
+    def request_id(self) -> str:
+        """What the server calls this request, if that is a harmless string; else one of ours."""
         value = self.request.headers.get("X-Request-Id", "")
-        return value if re.fullmatch(r"[\w.:-]{1,128}", value) else None
+        return value if re.fullmatch(r"[\w.:-]{1,128}", value) else secrets.token_hex(8)
 
     def prepare(self) -> None:
         if self.request.method not in self._allowed():
@@ -98,7 +98,9 @@ class Handler(web.RequestHandler):
             allowed: list[JsonValue] = list(self._allowed())
             return MethodNotAllowed(f"{self.request.method} is not possible here", details={"allowed": allowed})
         if status_code == 404:
-            return NotFound(f"there is nothing at {self.request.path}", details={"kind": "path", "id": self.request.path})
+            return NotFound(
+                f"there is nothing at {self.request.path}", details={"kind": "path", "id": self.request.path}
+            )
         if status_code == 413:
             return BodyTooLarge("the body is too large", details={"limit_bytes": MAX_BODY_BYTES})
         if 400 <= status_code < 500:

@@ -1,17 +1,18 @@
 """Journals over SSE and WebSocket: one cursor walking forward, with the back-pressure of its own connection.
 
-A reader that is slow only falls behind and meets a gap; nothing is buffered for it. Everything that is there goes out in one
-write, so a flood costs one flush a batch and not one a record.
+A reader that is slow only falls behind and meets a gap; nothing is buffered for it. Everything that is there goes out
+in one write, so a flood costs one flush a batch and not one a record.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
-from tornado import iostream, web, websocket
+from tornado import iostream, websocket
 
 from cloche.errors import ClocheError, InvalidRequest
 from cloche.journal import Cursor, Gap, Record
@@ -62,9 +63,14 @@ class StreamHandler(Handler, websocket.WebSocketHandler):
 
     def open(self, *_: str) -> None:
         self.set_nodelay(True)
-        self._sending = self._send_frames()
-        # Tornado runs what `open` returns to its end before it reads client messages, so this is a task of its own.
-        web.asyncio.ensure_future(self._sending)
+        # Tornado awaits `open` before it reads client messages, so sending is a task; it ends with the feed or
+        # connection.
+        self._sending = asyncio.create_task(self._send_frames())
+
+    def on_close(self) -> None:
+        sending = getattr(self, "_sending", None)
+        if sending is not None:
+            sending.cancel()
 
     async def on_message(self, message: str | bytes) -> None:
         try:

@@ -1,9 +1,9 @@
 """The sockets to one kernel, on the event loop.
 
-Plain non-blocking ZMQ sockets, read from the loop's reader callback: the fewest steps between a message and its journal.
-A ZMQ descriptor is edge-triggered and any call on the socket may eat the edge, so two rules hold: a wake-up reads until
-there is nothing left (in portions, so that a flood of one kernel does not starve the others), and every send is followed
-by a read.
+Plain non-blocking ZMQ sockets, read from the loop's reader callback: the fewest steps between a message and its
+journal. A ZMQ descriptor is edge-triggered and any call on the socket may eat the edge, so two rules hold: a wake-up
+reads until there is nothing left (in portions, so that a flood of one kernel does not starve the others), and every
+send is followed by a read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ class Channels:
     """Four sockets. `on_message(channel, message)` is called in the loop for everything the kernel says."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], base: Path, key: bytes, on_message: Callable[[Channel, Message], None]
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        base: Path,
+        key: bytes,
+        on_message: Callable[[Channel, Message], None],
     ) -> None:
         self._signer = Signer(key, secrets.token_hex(8))
         self._on_message = on_message

@@ -1,8 +1,8 @@
 """One context: a kernel, a queue of runs, and the one task that owns both.
 
-Everything that happens (a request, a message of the kernel, its death) only changes fields and sets `_changed`; the task
-`_serve` wakes, looks at all of it and acts. So there is one place that sends code, interrupts, kills and restarts, and no
-two of these can overlap.
+Everything that happens (a request, a message of the kernel, its death) only changes fields and sets `_changed`; the
+task `_serve` wakes, looks at all of it and acts. So there is one place that sends code, interrupts, kills and
+restarts, and no two of these can overlap.
 """
 
 from __future__ import annotations
@@ -206,7 +206,9 @@ class LiveContext:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         if not self.started.done():
-            self.started.set_exception(Gone(f"context {self.id} was deleted", details={"kind": "context", "id": self.id}))
+            self.started.set_exception(
+                Gone(f"context {self.id} was deleted", details={"kind": "context", "id": self.id})
+            )
         await self._end_kernel(grace_s)
         self._drop_runs(explain_ours("deleted"))
         self._set_state(ContextState.DEAD, explain_ours("deleted"))
@@ -267,8 +269,8 @@ class LiveContext:
                     self._around.children,
                     self._around.environment() | self.body.env,
                     self._generation,
-                    self._around.zmq_context,
-                    self._on_message,
+                    context=self._around.zmq_context,
+                    on_message=self._on_message,
                 )
         except ClocheError as error:
             self._start_failed(error)
@@ -513,7 +515,8 @@ class LiveContext:
             self._note_shown("update_display", run_id, shown)
 
     def _take_late(self, run_id: str | None, fact: Fact) -> None:
-        """Output of threads and child processes after their run has ended: into the context's journal, never another run."""
+        """Output of threads and child processes after their run has ended: into the context's journal, never another
+        run."""
         if isinstance(fact, Text):
             for piece in split_text(fact.text.encode("utf-8", "replace"), 64 * 1024):
                 self._note(fact.stream, {"run_id": run_id, "text": piece.decode("utf-8", "replace")})

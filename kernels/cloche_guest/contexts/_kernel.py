@@ -87,6 +87,7 @@ async def start_kernel(
     children: Children,
     env: Mapping[str, str],
     generation: int,
+    *,
     context: zmq.Context[zmq.Socket[bytes]],
     on_message: Callable[[Channel, Message], None],
 ) -> Kernel:

@@ -178,10 +178,10 @@ async def _wait_ready(process: KernelProcess, ready: int) -> None:
 
 async def _read_byte(descriptor: int) -> bytes:
     loop = asyncio.get_running_loop()
-    readable = loop.create_future()
-    loop.add_reader(descriptor, lambda: readable.done() or readable.set_result(None))
+    readable = asyncio.Event()
+    loop.add_reader(descriptor, readable.set)
     try:
-        await readable
+        await readable.wait()
     finally:
         loop.remove_reader(descriptor)
     return os.read(descriptor, 1)

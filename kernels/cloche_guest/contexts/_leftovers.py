@@ -1,8 +1,8 @@
 """Find and kill everything a kernel has started, also what left its process group.
 
-A process belongs to a kernel when it is in the kernel's session, descends from it, or carries its mark in the environment.
-The last one catches daemons (forked twice, own session). A process that also cleans its environment escapes; it is still
-inside the sandbox and ends with it.
+A process belongs to a kernel when it is in the kernel's session, descends from it, or carries its mark in the
+environment. The last one catches daemons (forked twice, own session). A process that also cleans its environment
+escapes; it is still inside the sandbox and ends with it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The order of runs in one context. Pure: a queue and an event in, a new queue and the runs it aborts out.
 
 * One run runs at a time; the others wait in the order they came. The kernel never sees a run that waits.
-* A run that did not end well (error, interrupted, timed out, kernel death) aborts everything that waits behind it at that
-  moment, if it was made with ``stop_on_error``; otherwise the queue goes on.
+* A run that did not end well (error, interrupted, timed out, kernel death) aborts everything that waits behind it at
+  that moment, if it was made with ``stop_on_error``; otherwise the queue goes on.
 * A run cancelled in the queue aborts nobody.
 """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -191,7 +192,7 @@ def _count(content: dict[str, Any]) -> int | None:
     return count if isinstance(count, int) else None
 
 
-_READERS: Final = {
+_READERS: Final[dict[str, Callable[[dict[str, Any]], list[Fact]]]] = {
     "stream": _stream,
     "status": _status,
     "execute_input": _input,

@@ -57,9 +57,7 @@ class RunRecord:
         self.finished_at: datetime | None = None
         self.duration_s: float | None = None
         self.finished = asyncio.Event()
-        self.feed = JournalFeed(
-            Journal(new_epoch(), max_bytes=MAX_BYTES, head_bytes=HEAD_BYTES, kept_bytes=KEPT_BYTES)
-        )
+        self.feed = JournalFeed(Journal(new_epoch(), max_bytes=MAX_BYTES, head_bytes=HEAD_BYTES, kept_bytes=KEPT_BYTES))
         self._context_id = context_id
         self._updates: dict[str, Update] = {}
 

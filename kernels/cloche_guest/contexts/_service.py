@@ -133,7 +133,7 @@ class ContextService:
         reply = await context.ask("cloche_complete_request", _at_cursor(body))
         matches = [str(match) for match in reply["matches"]]
         kinds = reply.get("metadata", {}).get("_jupyter_types_experimental", [])
-        types = [_kind(entry) for entry in kinds] if len(kinds) == len(matches) else [None] * len(matches)
+        types = [_kind(entry) for entry in kinds] if len(kinds) == len(matches) else [_kind(None) for _ in matches]
         return CompleteReply(
             matches=matches, cursor_start=reply["cursor_start"], cursor_end=reply["cursor_end"], types=types
         )

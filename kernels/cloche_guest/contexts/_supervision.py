@@ -2,12 +2,13 @@
 
 Rules
 -----
-* A run is over when its ``execute_reply`` **and** the ``idle`` status with its id are there. Either may be lost: the reply
-  when an interrupt hits between the code's end and the reply, the idle when a foreign kernel's socket overflows. So when one
-  of the two is there and the other does not follow within `HALF_WAIT_S`, the kernel gets a question on shell. Shell answers
-  in order: once that answer is there, nothing of the run can follow. The answer itself is waited for `PROBE_WAIT_S`.
-* A run that was asked to stop, or whose time is over, gets SIGINT and a question on shell, which wakes a kernel whose event
-  loop sleeps. If it is not over within the grace time, its kernel is killed.
+* A run is over when its ``execute_reply`` **and** the ``idle`` status with its id are there. Either may be lost: the
+  reply when an interrupt hits between the code's end and the reply, the idle when a foreign kernel's socket
+  overflows. So when one of the two is there and the other does not follow within `HALF_WAIT_S`, the kernel gets a
+  question on shell. Shell answers in order: once that answer is there, nothing of the run can follow. The answer
+  itself is waited for `PROBE_WAIT_S`.
+* A run that was asked to stop, or whose time is over, gets SIGINT and a question on shell, which wakes a kernel whose
+  event loop sleeps. If it is not over within the grace time, its kernel is killed.
 * A dead kernel ends the run at once.
 
 | facts | decision |

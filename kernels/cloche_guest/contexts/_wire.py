@@ -74,9 +74,7 @@ _DATE: Final = "1970-01-01T00:00:00Z"
 
 def _message(header: Json, parent: Json, metadata: Json, content: Json) -> Message:
     try:
-        return Message(
-            str(header["msg_type"]), str(header["msg_id"]), str(parent.get("msg_id", "")), content, metadata
-        )
+        return Message(str(header["msg_type"]), str(header["msg_id"]), str(parent.get("msg_id", "")), content, metadata)
     except KeyError as error:
         raise BadMessage(f"header without {error}") from None
 

@@ -1,14 +1,14 @@
 """Output written to file descriptors 1 and 2: by C code, by child processes, by forked children.
 
-Every cell that may be confused with an earlier one gets pipes of its own. A child process keeps the pipe of the cell that
-started it for as long as it lives, so its output carries that cell's parent even when it comes an hour later.
+Every cell that may be confused with an earlier one gets pipes of its own. A child process keeps the pipe of the cell
+that started it for as long as it lives, so its output carries that cell's parent even when it comes an hour later.
 
-A new pair of pipes is needed only when a process may still hold the old one. That is so when the kernel has a child it has
-not waited for, or when it has waited for one since the last pair (a daemon that forked twice leaves its old parent behind).
-Both questions cost one system call; most cells start no process and keep the pipes.
+A new pair of pipes is needed only when a process may still hold the old one. That is so when the kernel has a child
+it has not waited for, or when it has waited for one since the last pair (a daemon that forked twice leaves its old
+parent behind). Both questions cost one system call; most cells start no process and keep the pipes.
 
-One thread reads all pipes. `drain` empties the current ones from the main thread, so that everything a finished child has
-written is sent before the cell's reply: no grace time is needed on the other side.
+One thread reads all pipes. `drain` empties the current ones from the main thread, so that everything a finished child
+has written is sent before the cell's reply: no grace time is needed on the other side.
 """
 
 from __future__ import annotations

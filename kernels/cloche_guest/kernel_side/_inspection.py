@@ -1,9 +1,12 @@
 """Questions that are answered while a cell runs: complete, inspect, variables.
 
 They come on the control channel, whose thread is never busy with user code. Each is answered by a thread of its own,
-because completion may run code of the user (``__dir__``, ``__getattr__``) that never returns: such a thread is lost, but
-the control channel and the other questions go on. At most `MAX_THREADS` may be lost.
+because completion may run code of the user (``__dir__``, ``__getattr__``) that never returns: such a thread is lost,
+but the control channel and the other questions go on. At most `MAX_THREADS` may be lost.
 """
+
+# Most of ipykernel has no annotations.
+# mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class Inspector:
         try:
             answer = self._answers[parent["header"]["msg_type"]](parent["content"])
             content = {"status": "ok", **answer}
-        except Exception as error:  # noqa: BLE001 - completers run foreign code, anything may come out
+        except Exception as error:
             content = _error(type(error).__name__, str(error))
         finally:
             self._slots.release()

@@ -1,5 +1,8 @@
 """The kernel class: what is done around the code of every run."""
 
+# Most of ipykernel has no annotations.
+# mypy: disable-error-code="no-untyped-call"
+
 from __future__ import annotations
 
 import asyncio

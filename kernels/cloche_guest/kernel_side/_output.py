@@ -5,10 +5,13 @@ What stock ipykernel does differently, and why it is not enough here:
 * It keeps one buffer per stream, so text of stdout and stderr changes places. Here both share one list of segments.
 * Its buffer has no bound. Here a writer whose text piles up waits until it is sent: with XPUB_NODROP on the socket the
   pressure of a slow reader reaches the code that prints, and nobody's memory grows.
-* A forked child sends its prints over a tcp connection to 127.0.0.1 and stalls for 3 s a print when ``lo`` is down. Here
-  it writes to its file descriptor, which is captured, and arrives with the parent of the cell that forked.
+* A forked child sends its prints over a tcp connection to 127.0.0.1 and stalls for 3 s a print when ``lo`` is down.
+  Here it writes to its file descriptor, which is captured, and arrives with the parent of the cell that forked.
 * ``fileno()`` is the real stdout of the kernel, so output of ``subprocess.run(..., stdout=sys.stdout)`` is lost.
 """
+
+# Most of ipykernel has no annotations.
+# mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 

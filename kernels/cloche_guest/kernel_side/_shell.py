@@ -1,10 +1,13 @@
 """The interactive shell of a kernel, where a service must differ from a notebook.
 
-* Forked children that reach the end of a cell end there; in a notebook they become a second kernel that spins at 100 % CPU
-  (jupyter/notebook#3106).
+* Forked children that reach the end of a cell end there; in a notebook they become a second kernel that spins at 100
+  % CPU (jupyter/notebook#3106).
 * ``exit`` and ``quit`` end the cell like ``sys.exit()``; in a notebook they end the kernel and with it all variables.
 * The environment is not told to force colours: output is read by programs as often as by people.
 """
+
+# Most of ipykernel has no annotations.
+# mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 

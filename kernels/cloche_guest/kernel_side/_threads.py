@@ -1,8 +1,9 @@
 """Threads keep the cell that started them.
 
-ipykernel attributes the output of a thread it does not know to whatever cell runs at that moment. Here a thread inherits
-the parent of the code that started it, and so does work handed to a `ThreadPoolExecutor`, whose threads outlive cells.
-Only the parent is inherited, not the whole context: user code must not see other values of its own context variables.
+ipykernel attributes the output of a thread it does not know to whatever cell runs at that moment. Here a thread
+inherits the parent of the code that started it, and so does work handed to a `ThreadPoolExecutor`, whose threads
+outlive cells. Only the parent is inherited, not the whole context: user code must not see other values of its own
+context variables.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _patch_thread(kernel: Any) -> None:
             (context.run if context is not None else _call)(_adopt, kernel, parent)
         bootstrap(thread)
 
-    threading.Thread.start = start_with_parent  # type: ignore[method-assign]
+    threading.Thread.start = start_with_parent  # type: ignore[assignment,method-assign]
     threading.Thread._bootstrap_inner = bootstrap_with_parent  # type: ignore[attr-defined]
 
 
@@ -44,7 +45,7 @@ def _patch_executor(kernel: Any) -> None:
         parent = _parent_of(kernel)
         return submit(executor, _Work(kernel, parent, fn) if parent is not None else fn, *args, **kwargs)
 
-    ThreadPoolExecutor.submit = submit_with_parent  # type: ignore[method-assign,assignment]
+    ThreadPoolExecutor.submit = submit_with_parent  # type: ignore[method-assign]
 
 
 class _Work:

@@ -1,8 +1,8 @@
 """Facts about the user's variables, gathered while a cell may be running, without running any code of the user.
 
-A `__repr__`, `__len__` or property that the user wrote could hang, print or change state, so none is called. Values of
-builtin types are shown by a bounded repr of our own; values of known libraries by the attributes those promise to be cheap.
-Nothing is imported: a type that exists has its module loaded already.
+A `__repr__`, `__len__` or property that the user wrote could hang, print or change state, so none is called. Values
+of builtin types are shown by a bounded repr of our own; values of known libraries by the attributes those promise to
+be cheap. Nothing is imported: a type that exists has its module loaded already.
 """
 
 from __future__ import annotations
@@ -24,8 +24,21 @@ _ARRAY_LIBRARIES = frozenset(
 )
 """Top-level packages whose shape, dtype, nbytes and len are attribute reads."""
 
-_SCALARS: tuple[type, ...] = (int, float, complex, bool, type(None), str, bytes, bytearray, range, slice, type(Ellipsis))
+_SCALARS: tuple[type, ...] = (
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    str,
+    bytes,
+    bytearray,
+    range,
+    slice,
+    type(Ellipsis),
+)
 _CONTAINERS: tuple[type, ...] = (list, tuple, set, frozenset, dict)
+_SIZED: tuple[Any, ...] = (str, bytes, bytearray, range, *_CONTAINERS)
 
 
 def list_variables(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,11 +63,11 @@ def _describe(name: str, value: Any) -> dict[str, Any]:
     for fact, read in (("shape", _shape), ("length", _length), ("dtype", _dtype), ("size_bytes", _size)):
         try:
             facts[fact] = read(value)
-        except Exception:  # noqa: BLE001 - a library may raise anything, also because a cell changes the value right now
+        except Exception:
             facts[fact] = None
     try:
         facts["summary"] = _summary(value)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         facts["summary"] = f"<no summary: {type(error).__name__}>"
     return facts
 
@@ -84,7 +97,7 @@ def _dtype(value: Any) -> str | None:
 
 
 def _length(value: Any) -> int | None:
-    for kind in (str, bytes, bytearray, range, *_CONTAINERS):
+    for kind in _SIZED:
         if isinstance(value, kind):
             return int(kind.__len__(value))
     return len(value) if _is_library(value) and hasattr(type(value), "__len__") else None
@@ -142,17 +155,22 @@ def _bounded(value: Any, depth: int) -> str:
         return repr(value)
     if kind in _CONTAINERS:
         return _bounded_container(value, kind, depth)
+    return _named(value) or f"<{_type_name(kind)}>" + ("" if depth < _DEPTH else ", repr not run")
+
+
+def _named(value: Any) -> str | None:
+    """Modules, classes and functions by their name."""
     if isinstance(value, types.ModuleType):
         return f"<module {types.ModuleType.__getattribute__(value, '__name__')}>"
     if isinstance(value, type):
         return f"<class {_type_name(value)}>"
-    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+    if isinstance(value, types.FunctionType | types.BuiltinFunctionType):
         return f"<function {value.__name__}>"
-    return f"<{_type_name(kind)}>" + ("" if depth < _DEPTH else " repr is not run while listing")
+    return None
 
 
 def _bounded_container(value: Any, kind: type, depth: int) -> str:
-    opening, closing = {list: "[]", tuple: "()", dict: "{}", set: "{}", frozenset: "{}"}[kind]
+    opening, closing = ("[", "]") if kind is list else ("(", ")") if kind is tuple else ("{", "}")
     if depth == 0 and value:
         return f"{opening}…{closing}"
     items = list(itertools.islice(value.items() if kind is dict else value, _ITEMS))

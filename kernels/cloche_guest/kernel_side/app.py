@@ -1,5 +1,8 @@
 """The kernel application: sockets with back-pressure, a word when it is ready, nothing it does not need."""
 
+# Most of ipykernel has no annotations.
+# mypy: disable-error-code="no-untyped-call"
+
 from __future__ import annotations
 
 import faulthandler
@@ -18,7 +21,8 @@ from ._output import KernelStream
 from ._shell import silence_hints
 
 SEND_QUEUE = 64
-"""Messages that may wait in the socket. With XPUB_NODROP a full queue makes the sender wait instead of losing messages."""
+"""Messages that may wait in the socket. With XPUB_NODROP a full queue makes the sender wait instead of losing
+messages."""
 
 
 class ClocheKernelApp(IPKernelApp):
@@ -51,7 +55,8 @@ class ClocheKernelApp(IPKernelApp):
 
 
 def main(connection_file: str, options_text: str) -> None:
-    """Run a kernel until it is told to end. Options: ``limits`` and ``ready_fd``, which gets one byte when it is ready."""
+    """Run a kernel until it is told to end. Options: ``limits`` and ``ready_fd``, which gets one byte when it is
+    ready."""
     options = json.loads(options_text)
     die_with_the_guest()
     apply_limits(options["limits"])

@@ -6,6 +6,7 @@ never imports a module of ours by accident.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -26,6 +27,4 @@ def _load_package() -> None:
 
 if __name__ == "__main__":
     _load_package()
-    from cloche_kernel.app import main
-
-    main(sys.argv[1], sys.argv[2])
+    importlib.import_module("cloche_kernel.app").main(sys.argv[1], sys.argv[2])
