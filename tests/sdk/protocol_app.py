@@ -1,8 +1,8 @@
 """A small server that plays docs/protocol.md, with its faults, for tests of the SDK and the CLI.
 
-It executes no Python. The code of a run is a list of orders, one a line: ``print TEXT``, ``warn TEXT`` (stderr), ``value
-TEXT`` (a result), ``image`` (a display), ``raise NAME TEXT``, ``input PROMPT``, ``hang`` (until interrupted), ``flood N``
-(N stdout events). `1+1` is known, too.
+It executes no Python. The code of a run is a list of orders, one a line: ``print TEXT``, ``warn TEXT`` (stderr),
+``value TEXT`` (a result), ``image`` (a display), ``raise NAME TEXT``, ``input PROMPT``, ``hang`` (until interrupted),
+``flood N`` (stdout events). `1+1` is known, too.
 
 Faults: `App.faults` is a list; each request takes the first fault whose ``method`` and ``path`` (a part of it) fit.
 """
@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import tornado.httpserver
+import tornado.iostream
 import tornado.netutil
 import tornado.web
 
@@ -39,8 +40,8 @@ class Fault:
     """What goes wrong with one request.
 
     ``kind``: ``refuse`` (closed before anything is done), ``forget`` (done, closed instead of answered), ``cut`` (the
-    stream is closed after ``after_bytes``), ``error`` (``answer`` is sent), ``html`` (502 of a proxy), ``nonsense`` (200,
-    not of the protocol), ``silent`` (no answer until the app ends).
+    stream is closed after ``after_bytes``), ``error`` (``answer`` is sent), ``html`` (502 of a proxy), ``nonsense``
+    (200, not of the protocol), ``silent`` (no answer until the app ends).
     """
 
     kind: str
@@ -331,7 +332,7 @@ class Handler(tornado.web.RequestHandler):
             self.set_header("Content-Type", "application/json")
             self.finish(model.model_dump_json())
 
-    async def route(self, parts: list[str]) -> tuple[int, models.Model] | None:
+    async def route(self, parts: list[str]) -> tuple[int, models.Model] | None:  # noqa: PLR0911
         app, method = self.app, self.request.method
         match (method, *parts):
             case ("GET", "health"):
@@ -398,7 +399,9 @@ class Handler(tornado.web.RequestHandler):
         more = str(start + size) if start + size < len(fits) else None
         return models.Page[models.Sandbox](items=fits[start : start + size], next_page=more)
 
-    async def context_route(self, sandbox_id: str, rest: list[str]) -> tuple[int, models.Model] | None:
+    async def context_route(  # noqa: PLR0911
+        self, sandbox_id: str, rest: list[str]
+    ) -> tuple[int, models.Model] | None:
         app, method = self.app, self.request.method
         match (method, *rest):
             case ("POST",):
@@ -435,10 +438,13 @@ class Handler(tornado.web.RequestHandler):
             case ("POST", context_id, "runs"):
                 run_body = models.RunCreate.model_validate_json(self.request.body)
                 return await self.run_answer(app.start_run(sandbox_id, context_id, run_body), "30")
+            case ("GET", context_id, "runs"):
+                return 200, models.RunList(runs=[])
             case ("GET", context_id, "runs", run_id):
                 return await self.run_answer(app.played(sandbox_id, context_id, run_id), "0")
             case ("GET", context_id, "runs", run_id, "events"):
-                await self.send_events(app.played(sandbox_id, context_id, run_id))
+                with suppress(tornado.iostream.StreamClosedError):
+                    await self.send_events(app.played(sandbox_id, context_id, run_id))
                 return None
             case ("POST", context_id, "runs", run_id, "interrupt"):
                 played = app.played(sandbox_id, context_id, run_id)
@@ -463,7 +469,6 @@ class Handler(tornado.web.RequestHandler):
         cursor = self.request.headers.get("Last-Event-ID") or self.get_argument("cursor", None)
         self.set_header("Content-Type", "text/event-stream")
         start = played.feed.journal.parse(cursor)
-        await self.flush()
         left = self.fault.after_bytes if self.fault is not None else None
         async for item in played.feed.follow(start):
             frame = frame_of(item)
@@ -528,7 +533,8 @@ class Server:
         self.call(work)
 
     def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(10)
 
 

@@ -45,7 +45,7 @@ def test_a_data_dir_that_was_told_is_the_only_place() -> None:
 
 def test_a_key_from_a_file_goes_to_no_other_machine() -> None:
     read = files({"/var/lib/cloche/admin.key": "secret"})
-    with pytest.raises(Unauthenticated, match="no API key for http://example.com") as caught:
+    with pytest.raises(Unauthenticated, match=r"no API key for http://example\.com") as caught:
         load_config("http://example.com", None, {}, read)
     assert "CLOCHE_API_KEY" in (caught.value.hint or "")
 

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import cloche
 
 
@@ -27,12 +29,8 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    try:
+    with pytest.raises(AttributeError, match="nothing"):
         _ = cloche.nothing  # type: ignore[attr-defined]
-    except AttributeError as error:
-        assert "nothing" in str(error)
-    else:
-        raise AssertionError
 
 
 def test_dir_lists_the_lazy_names() -> None:

@@ -11,13 +11,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from typing import Final
 
 import click
 
+from cloche.cli._lazy import OutputClosed
 from cloche.cli._terminal_text import plain
 from cloche.errors import ClocheError, InvalidRequest
 
@@ -41,8 +41,11 @@ def run_command(command: click.Command, arguments: list[str] | None = None) -> i
     except ClocheError as error:
         say(line_of(error))
         return USAGE if isinstance(error, InvalidRequest) else SERVICE
+    except (OutputClosed, BrokenPipeError):
+        return _output_closed()
     except OSError as error:
-        return _os_failure(error)
+        say(plain(str(error)))
+        return SERVICE
     return answer if isinstance(answer, int) else 0
 
 
@@ -60,10 +63,7 @@ def say(line: str) -> None:
         return
 
 
-def _os_failure(error: OSError) -> int:
-    if error.errno != errno.EPIPE:
-        say(plain(str(error)))
-        return SERVICE
+def _output_closed() -> int:
     # What is still buffered would raise again when Python flushes at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     say("standard output was closed before everything was written")

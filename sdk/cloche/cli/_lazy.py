@@ -37,6 +37,10 @@ class MissingExtra(click.ClickException):
         )
 
 
+class OutputClosed(Exception):
+    """Whoever reads standard output has gone."""
+
+
 class LazyGroup(click.Group):
     """A group over `Entry`s."""
 
@@ -50,6 +54,12 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entry = self.entries.get(cmd_name)
         return None if entry is None else _loaded(cmd_name, entry)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click would exit with 1, which here means that the code failed
+            raise OutputClosed from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

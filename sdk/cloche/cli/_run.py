@@ -144,7 +144,7 @@ def _interrupts_to(handle: RunHandle) -> Iterator[None]:
 
 def _shown(handle: RunHandle) -> RunResult:
     """Print the run's events to its end."""
-    screen = RunScreen()
+    screen = RunScreen(sys.stdout, sys.stderr)
     for event in handle.events():
         screen.show(event)
         if event.type == "input_request":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TextIO
 
 from pydantic import JsonValue
@@ -16,7 +15,7 @@ from cloche.models import Event
 class RunScreen:
     """Where the output of one run goes. Bytes for a file or pipe pass as they are; a terminal is protected."""
 
-    def __init__(self, out: TextIO = sys.stdout, err: TextIO = sys.stderr) -> None:
+    def __init__(self, out: TextIO, err: TextIO) -> None:
         self._streams = {"stdout": _Stream(out), "stderr": _Stream(err)}
 
     def show(self, event: Event) -> None:
