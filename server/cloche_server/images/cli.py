@@ -74,6 +74,15 @@ def remove(references: Sequence[str]) -> None:
         click.echo(f"removed {reference}" if gone else f"removed the name {reference}; the tree has other names")
 
 
+@image.command()
+def prune() -> None:
+    """Remove images that lost their name to a newer build and that no sandbox uses."""
+    store = ImageStore()
+    with _errors_for_people():
+        removed = store.prune(sandboxes_over(store))
+    click.echo(f"removed {len(removed)} image(s)")
+
+
 def _table(images: Sequence[Image]) -> Table:
     table = Table(box=None, header_style="bold")
     for column in ("NAME", "DIGEST", "SIZE", "CREATED", "FROM"):

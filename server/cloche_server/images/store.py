@@ -111,6 +111,14 @@ class ImageStore:
         self._discard(image.rootfs.parent)
         return True
 
+    def prune(self, in_use: InUse = nobody_uses) -> Sequence[Image]:
+        """Removes the images that lost their name to a newer build and that nobody uses; what was removed."""
+        named = set(self.names().values())
+        idle = [one for one in self.list() if one.digest not in named and not in_use(one.digest)]
+        for one in idle:
+            self._discard(one.rootfs.parent)
+        return idle
+
     def new_tree(self) -> Path:
         """An empty directory on the store's file system to build a tree in; `adopt` it or it is cleared later."""
         self._tmp.mkdir(parents=True, exist_ok=True, mode=0o755)

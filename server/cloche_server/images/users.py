@@ -1,22 +1,44 @@
-"""Which sandboxes read from an image, as the kernel sees it: mounts on this machine whose lower layer is the tree.
+"""Which sandboxes on this machine need an image. For the command line, which works without a server.
 
-A backstop for the command line, which works without a server. The server knows stopped sandboxes, too, and passes its
-own function to `ImageStore.remove`.
+Two witnesses, since each misses something: the server's database (sandboxes that are stopped, too) and the kernel's
+mounts (sandboxes of a driver that runs without a server). A server over PostgreSQL is asked over its API instead.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 from cloche_server.images.store import ImageStore, InUse
 
+_QUERY: Final = "SELECT id FROM sandboxes WHERE image_digest = ? AND state != 'deleted' ORDER BY id"
+
 
 def sandboxes_over(store: ImageStore, mounts: Path = Path("/proc/self/mountinfo")) -> InUse:
-    """An `InUse` that names mount points. Sees only mounts in the mount namespace that ``mounts`` is of."""
+    """An `InUse`: sandbox ids of the database beside the store, and mount points over the tree."""
 
     def users(digest: str) -> Sequence[str]:
-        tree = str(store.root / digest.removeprefix("sha256:"))
-        return [line.split()[4] for line in mounts.read_text().splitlines() if tree in line]
+        return [*_recorded(store.root.parent / "cloche.db", digest), *_mounted(store, digest, mounts)]
 
     return users
+
+
+def _recorded(database: Path, digest: str) -> Sequence[str]:
+    if not database.is_file():
+        return ()
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        try:
+            return [str(row[0]) for row in connection.execute(_QUERY, (digest,))]
+        except sqlite3.OperationalError as error:
+            # Only a server that has not made its tables yet: anything else must not read as "nobody uses it".
+            if "no such table" in str(error):
+                return ()
+            raise
+
+
+def _mounted(store: ImageStore, digest: str, mounts: Path) -> Sequence[str]:
+    tree = str(store.root / digest.removeprefix("sha256:"))
+    return [line.split()[4] for line in mounts.read_text().splitlines() if tree in line]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,26 @@ def test_errors_are_one_line_for_people(words: tuple[str, ...]) -> None:
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: ")
     assert "Traceback" not in result.output
+
+
+def test_prune_keeps_what_has_a_name(make_directory: MakeDirectory) -> None:
+    for data in ("1", "2"):
+        call("build", "tiny", str(make_directory("tiny", "FROM scratch\nCOPY data /data\n", data=data)))
+    assert call("prune").stdout == "removed 1 image(s)\n"
+    assert len(json.loads(call("ls", "--json").stdout)) == 1
+
+
+def test_a_sandbox_in_the_database_counts_as_a_user_until_it_is_deleted(store: ImageStore) -> None:
+    users = sandboxes_over(store)
+    assert users("sha256:a") == []
+    store.root.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(store.root.parent / "cloche.db")) as database:
+        assert users("sha256:a") == []
+        database.execute("CREATE TABLE sandboxes (id, image_digest, state)")
+        rows = [("s1", "sha256:a", "stopped"), ("s2", "sha256:a", "deleted"), ("s3", "sha256:b", "running")]
+        database.executemany("INSERT INTO sandboxes VALUES (?, ?, ?)", rows)
+        database.commit()
+        assert users("sha256:a") == ["s1"]
 
 
 def test_a_mounted_tree_counts_as_used(store: ImageStore, tmp_path: Path) -> None:

@@ -68,6 +68,13 @@ def test_an_image_in_use_stays(store: ImageStore, built_tree: Adopt) -> None:
     assert store.resolve("one").rootfs.is_dir()
 
 
+def test_pruning_removes_what_has_no_name_and_no_user(store: ImageStore, built_tree: Adopt) -> None:
+    used, idle, named = built_tree("one", "1"), built_tree("one", "2"), built_tree("one", "3")
+    removed = store.prune(lambda digest: ["sandbox7"] if digest == used else [])
+    assert [image.digest for image in removed] == [idle]
+    assert [image.digest for image in store.list()] == [named, used]
+
+
 def test_leftovers_are_cleared_and_images_are_not(store: ImageStore, built_tree: Adopt) -> None:
     built_tree("one", "1")
     store.new_tree()
