@@ -5,7 +5,7 @@
 | url | argument, `CLOCHE_URL` | `http://127.0.0.1:8720` |
 | api key | argument, `CLOCHE_API_KEY` | for a loopback url: `admin.key` of the server's data directory |
 
-The data directory is `CLOCHE_DATA_DIR`, else `/var/lib/cloche` or `~/.local/share/cloche`.
+The data directory is `CLOCHE_DATA_DIR`, else `/var/lib/cloche` or `$XDG_DATA_HOME/cloche` (`~/.local/share/cloche`).
 """
 
 from __future__ import annotations
@@ -91,8 +91,10 @@ def data_dirs(environ: Mapping[str, str]) -> list[Path]:
     """Where a server on this machine keeps its data: the one place it was told, else the two it uses by itself."""
     if told := environ.get("CLOCHE_DATA_DIR"):
         return [Path(told)]
+    shared = environ.get("XDG_DATA_HOME")
     home = environ.get("HOME")
-    return [Path(SYSTEM_DATA_DIR), *([Path(home) / ".local/share/cloche"] if home else [])]
+    own = Path(shared) if shared else Path(home) / ".local/share" if home else None
+    return [Path(SYSTEM_DATA_DIR), *([own / "cloche"] if own else [])]
 
 
 def _how_to_give_a_key(loopback: bool, environ: Mapping[str, str]) -> str:

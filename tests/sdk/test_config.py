@@ -38,6 +38,11 @@ def test_on_loopback_the_servers_first_key_is_found() -> None:
     assert (config.url, config.api_key, config.is_loopback) == ("http://127.0.0.1:8720", "from-file", True)
 
 
+def test_the_users_own_data_directory_may_be_elsewhere() -> None:
+    read = files({"/xdg/cloche/admin.key": "mine"})
+    assert load_config(None, None, {"HOME": "/home/u", "XDG_DATA_HOME": "/xdg"}, read).api_key == "mine"
+
+
 def test_a_data_dir_that_was_told_is_the_only_place() -> None:
     read = files({"/var/lib/cloche/admin.key": "other", "/data/admin.key": "mine"})
     assert load_config(None, None, {"CLOCHE_DATA_DIR": "/data"}, read).api_key == "mine"

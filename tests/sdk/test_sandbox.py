@@ -71,7 +71,7 @@ def test_leaving_accepts_that_it_is_deleted_already(client: Client) -> None:
 
 
 def test_an_error_in_the_block_is_not_hidden_by_a_lost_server(server: Server) -> None:
-    with Client(server.url, "test-key", reconnect_s=0) as client, pytest.raises(KeyError):  # noqa: SIM117
+    with Client(server.url, "test-key", reconnect_s=0) as client, pytest.raises(KeyError):  # noqa: PT012, SIM117
         with Sandbox.create(client=client):
             server.stop()
             raise KeyError("mine")
