@@ -169,10 +169,12 @@ class OciDriver:
         return await self._record_exit(sandbox_id)
 
     async def _record_exit(self, sandbox_id: str) -> SandboxStatus:
-        paths, watch = self._layout.of(sandbox_id), self._watches.get(sandbox_id)
+        """The runtime's helpers may outlive a killed sandbox and hold its uplinks open: they end here, too."""
+        paths, cgroup, watch = self._layout.of(sandbox_id), self._cgroup(sandbox_id), self._watches.get(sandbox_id)
         raw = await watch.wait_status() if watch else None
-        status = status_of(raw, self._cgroup(sandbox_id).oom_kills(), read_console(paths)[-OUTPUT_TAIL_CHARS:])
+        status = status_of(raw, cgroup.oom_kills(), read_console(paths)[-OUTPUT_TAIL_CHARS:])
         save_exit(paths, status)
+        await cgroup.kill_all()
         return status
 
     async def wait_exit(self, sandbox_id: str) -> SandboxStatus:

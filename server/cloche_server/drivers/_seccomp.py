@@ -19,6 +19,7 @@ from typing import Final, TypedDict
 
 EPERM: Final = 1
 ENOSYS: Final = 38
+EPROTONOSUPPORT: Final = 93
 EAFNOSUPPORT: Final = 97
 
 AF_UNIX: Final = 1
@@ -30,6 +31,9 @@ AF_MAX: Final = 46
 
 NETLINK_ROUTE: Final = 0
 """getifaddrs() needs it, and so does every Node server that prints its addresses. Without CAP_NET_ADMIN it only reads."""
+
+NETLINK_PROTOCOLS: Final = 32
+"""MAX_LINKS, include/uapi/linux/netlink.h."""
 
 CLONE_NAMESPACES: Final = 0x7E02_0000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET (sched.h). NEWTIME (0x80) works only in clone3."""
@@ -500,23 +504,30 @@ def _clone_rules() -> list[Rule]:
     """clone3 hides its flags behind a pointer; told ENOSYS, glibc falls back to clone."""
     return [
         _allow("clone", Masked(CLONE_NAMESPACES, 0).on(0)),
-        {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS},
+        _answer("clone3", ENOSYS),
     ]
 
 
 def _socket_rules() -> list[Rule]:
-    """Other families get the answer of a kernel without them: a library that probes goes on, EPERM makes some stop."""
+    """The rest gets the answer of a kernel without it: a library that probes goes on, EPERM makes some stop (libaudit
+    in sudo does)."""
     allowed = (AF_UNIX, AF_INET, AF_INET6)
     others = [family for family in range(AF_MAX) if family not in (*allowed, AF_NETLINK)]
     return [
         *(_allow("socket", equal(family).on(0)) for family in allowed),
         _allow("socket", equal(AF_NETLINK).on(0), equal(NETLINK_ROUTE).on(2)),
         _allow("socketpair", equal(AF_UNIX).on(0)),
+        *(_answer("socket", EAFNOSUPPORT, equal(family).on(0)) for family in others),
         *(
-            Rule(names=["socket"], action="SCMP_ACT_ERRNO", errnoRet=EAFNOSUPPORT, args=[equal(family).on(0)])
-            for family in others
+            _answer("socket", EPROTONOSUPPORT, equal(AF_NETLINK).on(0), equal(protocol).on(2))
+            for protocol in range(NETLINK_PROTOCOLS)
+            if protocol != NETLINK_ROUTE
         ),
     ]
+
+
+def _answer(name: str, errno: int, *args: Argument) -> Rule:
+    return {"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": errno, "args": list(args)}
 
 
 def _allow(name: str, *args: Argument) -> Rule:

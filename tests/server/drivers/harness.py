@@ -9,7 +9,7 @@ import secrets
 import socket
 import string
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +49,9 @@ class Uplink:
         self._listener.listen(8)
 
     def close(self) -> None:
+        """Also ends an `ask` that waits in another thread."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.path.unlink(missing_ok=True)
 
@@ -130,7 +133,8 @@ def traces(sandbox_id: str, *roots: Path) -> Traces:
         mounts=frozenset(line for line in _all_mounts() if sandbox_id in line),
         loops=frozenset(text for text in _loops() if sandbox_id in text),
         cgroups=frozenset(str(path) for path in Path("/sys/fs/cgroup").glob(f"*/cloche/{sandbox_id}")),
-        files=frozenset(str(path) for root in roots for path in root.rglob(f"*{sandbox_id}*")) | _slots(sandbox_id, roots),
+        files=frozenset(str(path) for root in roots for path in root.rglob(f"*{sandbox_id}*"))
+        | _slots(sandbox_id, roots),
         processes=frozenset(line for line in _command_lines() if sandbox_id in line),
     )
 

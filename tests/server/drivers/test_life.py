@@ -121,7 +121,9 @@ class running_async:  # noqa: N801 - reads as a function
         self._uplink.close()
 
 
-def test_destroy_leaves_nothing_and_may_be_repeated(driver: OciDriver, rootfs: Path, roots: Path, scratch: Path) -> None:
+def test_destroy_leaves_nothing_and_may_be_repeated(
+    driver: OciDriver, rootfs: Path, roots: Path, scratch: Path
+) -> None:
     with running(driver, rootfs, scratch) as sandbox:
         assert traces(sandbox.id, roots) != NOTHING
         asyncio.run(driver.destroy(sandbox.id))
@@ -182,8 +184,12 @@ def test_starting_what_runs_is_refused(shared: Sandbox, rootfs: Path) -> None:
     assert shared.check("print('still here')") == "still here"
 
 
-def test_what_is_written_to_the_console_is_bounded_and_never_blocks(driver: OciDriver, rootfs: Path, scratch: Path) -> None:
-    flood = "import os\nprint('first words', flush=True)\nfor _ in range(300): os.write(1, b'x' * 65536)\nprint('done')\n"
+def test_what_is_written_to_the_console_is_bounded_and_never_blocks(
+    driver: OciDriver, rootfs: Path, scratch: Path
+) -> None:
+    flood = (
+        "import os\nprint('first words', flush=True)\nfor _ in range(300): os.write(1, b'x' * 65536)\nprint('done')\n"
+    )
     program = ("/usr/bin/python3", "-uIc", flood + "import time\nopen('/run/flooded','w'); time.sleep(60)")
     argv = ("/bin/sh", "-c", 'set -- "$@"; "$@"', "sh", *program)
 

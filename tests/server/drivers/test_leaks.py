@@ -1,0 +1,222 @@
+"""A start that is cut off at any point leaves nothing that another process cannot find and remove."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cloche.errors import SandboxStartFailed
+from cloche_server.drivers import OciDriver, RunState, open_drivers
+
+from .harness import NOTHING, Uplink, make_spec, new_id, traces
+
+KILL_POINTS = 25
+"""Per driver, spread over the time a start takes."""
+
+CREATOR = """
+import asyncio, sys
+from pathlib import Path
+
+from cloche_server.drivers import SandboxSpec, open_drivers
+from dataclasses import dataclass
+@dataclass
+class Limits:
+    cpus: float = 2.0
+    memory_mb: int = 256
+    max_processes: int = 64
+    disk_mb: int = 64
+name, root, sandbox_id, rootfs, uplink = sys.argv[2:]
+driver = open_drivers(Path(root, 'data'), Path(root, 'run'))[name]
+spec = SandboxSpec(sandbox_id, 'e', Path(rootfs), Limits(), Path(uplink), guest_argv=('/bin/sleep', '100'))
+print('ready', flush=True)
+sys.stdin.readline()
+asyncio.run(driver.start(spec))
+print('started', flush=True)
+sys.stdin.readline()
+"""
+
+
+class Creator:
+    """Another server process, which starts one sandbox when told."""
+
+    def __init__(self, name: str, roots: Path, rootfs: Path, uplink: Path) -> None:
+        self.sandbox_id = new_id()
+        tests = str(Path(__file__).parent)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", CREATOR, tests, name, str(roots), self.sandbox_id, str(rootfs), str(uplink)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._read() == "ready"
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def go(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def seconds_to_start(self) -> float:
+        begun = time.monotonic()
+        self.go()
+        assert self._read() == "started"
+        return time.monotonic() - begun
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def uplink(scratch: Path) -> Path:
+    return scratch
+
+
+def test_kill_9_of_a_creator_at_random_points(driver: OciDriver, roots: Path, rootfs: Path, uplink: Path) -> None:
+    first = Creator(driver.name, roots, rootfs, uplink)
+    whole = first.seconds_to_start()
+    first.kill()
+    asyncio.run(driver.destroy(first.sandbox_id))
+    points = random.Random(driver.name)
+    for _ in range(KILL_POINTS):
+        creator = Creator(driver.name, roots, rootfs, uplink)
+        creator.go()
+        time.sleep(points.uniform(0, whole * 1.1))
+        creator.kill()
+        asyncio.run(_clean_as_a_new_server(driver.name, roots, creator.sandbox_id))
+        assert traces(creator.sandbox_id, roots) == NOTHING
+    assert _stray_namespaces() == []
+
+
+async def _clean_as_a_new_server(name: str, roots: Path, sandbox_id: str) -> None:
+    """As after a restart: whatever is listed and not known is destroyed. Runs while the start still goes on."""
+    driver = open_drivers(roots / "data", roots / "run")[name]
+    if sandbox_id in await driver.list():
+        await driver.destroy(sandbox_id)
+    else:
+        assert traces(sandbox_id, roots) == NOTHING
+    assert sandbox_id not in await driver.list()
+    driver.close()
+
+
+def _stray_namespaces() -> list[str]:
+    """Processes that hold a mount namespace with one of our stages in it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/mountinfo"):
+        with suppress(OSError):
+            if " /mnt rw" in (text := path.read_text()) and " tmpfs cloche " in text:
+                found.append(path.parent.name)
+    return found
+
+
+def test_a_sandbox_outlives_the_server_that_started_it(
+    driver: OciDriver, roots: Path, rootfs: Path, uplink: Path
+) -> None:
+    creator = Creator(driver.name, roots, rootfs, uplink)
+    creator.seconds_to_start()
+    creator.kill()
+    assert asyncio.run(driver.inspect(creator.sandbox_id)).state is RunState.RUNNING
+    pid = int((roots / "run" / driver.name / creator.sandbox_id / "pid").read_text())
+    assert os.getsid(pid) != os.getsid(0)
+    asyncio.run(driver.destroy(creator.sandbox_id))
+    assert traces(creator.sandbox_id, roots) == NOTHING
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.02, 0.05, 0.1, 0.2])
+def test_destroy_during_start_ends_the_start(
+    driver: OciDriver, roots: Path, rootfs: Path, uplink: Path, delay_s: float
+) -> None:
+    async def race() -> str:
+        spec = make_spec(new_id(), rootfs, uplink)
+        start = asyncio.create_task(driver.start(spec, asyncio.Event().wait))  # type: ignore[arg-type]
+        await asyncio.sleep(delay_s)
+        await driver.destroy(spec.sandbox_id)
+        with pytest.raises(SandboxStartFailed, match="destroyed while it started"):
+            await start
+        return spec.sandbox_id
+
+    assert traces(asyncio.run(race()), roots) == NOTHING
+
+
+def test_a_cancelled_start_leaves_nothing(driver: OciDriver, roots: Path, rootfs: Path, uplink: Path) -> None:
+    async def cancel() -> str:
+        spec = make_spec(new_id(), rootfs, uplink)
+        start = asyncio.create_task(driver.start(spec, asyncio.Event().wait))  # type: ignore[arg-type]
+        await asyncio.sleep(0.08)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        return spec.sandbox_id
+
+    assert traces(asyncio.run(cancel()), roots) == NOTHING
+
+
+@pytest.mark.expected_logs("start . of sandbox")
+def test_a_runtime_that_hangs_is_bounded_and_removed(
+    roots: Path, rootfs: Path, uplink: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hanging = tmp_path / "runtime"
+    hanging.write_text("#!/bin/sh\necho about to hang\nsleep 1000 &\nexec sleep 1000\n")
+    hanging.chmod(0o755)
+    monkeypatch.setenv("CLOCHE_RUNC", str(hanging))
+    monkeypatch.setattr("cloche_server.drivers._start.RUNTIME_BOUND_S", 0.5)
+    driver = open_drivers(roots / "data", roots / "run")["runc"]
+    spec = make_spec(new_id(), rootfs, uplink)
+    with pytest.raises(SandboxStartFailed, match=r"(?s)2 attempts.*about to hang"):
+        asyncio.run(driver.start(spec))
+    assert traces(spec.sandbox_id, roots) == NOTHING
+    driver.close()
+
+
+def test_many_starts_and_stops_at_once_leave_nothing(
+    driver: OciDriver, roots: Path, rootfs: Path, scratch: Path
+) -> None:
+    async def all_at_once() -> list[str]:
+        specs = [make_spec(new_id(), rootfs, scratch) for _ in range(6)]
+        await asyncio.gather(*(driver.start(spec) for spec in specs))
+        await asyncio.gather(*(driver.destroy(spec.sandbox_id) for spec in specs for _ in range(2)))
+        return [spec.sandbox_id for spec in specs]
+
+    listener = Uplink(scratch)
+    for sandbox_id in asyncio.run(all_at_once()):
+        assert traces(sandbox_id, roots) == NOTHING
+    listener.close()
+
+
+def test_descriptors_are_given_back(driver: OciDriver, rootfs: Path, scratch: Path) -> None:
+    async def cycle() -> None:
+        spec = make_spec(new_id(), rootfs, scratch)
+        await driver.start(spec)
+        await driver.destroy(spec.sandbox_id)
+
+    asyncio.run(cycle())
+    before = len(os.listdir("/proc/self/fd"))
+    asyncio.run(cycle())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_no_signal_of_the_servers_terminal_reaches_a_sandbox(
+    driver: OciDriver, roots: Path, rootfs: Path, uplink: Path
+) -> None:
+    async def interrupt() -> None:
+        spec = make_spec(new_id(), rootfs, uplink)
+        await driver.start(spec)
+        pid = int((roots / "run" / driver.name / spec.sandbox_id / "pid").read_text())
+        assert os.getpgid(pid) != os.getpgid(0)
+        os.kill(os.getpid(), signal.SIGCHLD)
+        assert (await driver.inspect(spec.sandbox_id)).state is RunState.RUNNING
+        await driver.destroy(spec.sandbox_id)
+
+    asyncio.run(interrupt())
