@@ -1,0 +1,74 @@
+"""``python -m bench``: measures a running server (CLOCHE_URL, CLOCHE_API_KEY) and prints tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import click
+
+from bench import cells as cells_bench
+from bench import contexts as contexts_bench
+from bench import create as create_bench
+from bench._gateway import Gateway
+from bench._report import report
+from cloche import Client, ClocheError
+
+drivers_option = click.option("--driver", "drivers", multiple=True, help="[default: all that work]; repeatable.")
+code_option = click.option("--code", default="1+1", show_default=True)
+json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+@click.group()
+def bench() -> None:
+    """Measure a running server."""
+
+
+@bench.command()
+@drivers_option
+@code_option
+@click.option("-n", default=200, show_default=True, help="Round trips of each kind.")
+@click.option("--gateway/--no-gateway", default=True, show_default=True, help="Jupyter Kernel Gateway, too.")
+@json_option
+def cells(drivers: Sequence[str], code: str, n: int, gateway: bool, as_json: bool) -> None:
+    """The round trip of one cell."""
+    with Client() as client, Gateway() if gateway else nullcontext() as other:
+        tables = [cells_bench.measure(client, driver, code, n, other) for driver in drivers or working(client)]
+    report(tables, as_json=as_json)
+
+
+@bench.command()
+@drivers_option
+@code_option
+@click.option("-n", default=20, show_default=True, help="Sandboxes on each driver.")
+@json_option
+def create(drivers: Sequence[str], code: str, n: int, as_json: bool) -> None:
+    """Cold create to first result."""
+    with Client() as client:
+        tables = [create_bench.measure(client, driver, code, n) for driver in drivers or working(client)]
+    report(tables, as_json=as_json)
+
+
+@bench.command()
+@drivers_option
+@code_option
+@click.option("-n", default=30, show_default=True, help="Contexts on each driver.")
+@json_option
+def contexts(drivers: Sequence[str], code: str, n: int, as_json: bool) -> None:
+    """New context to first result."""
+    with Client() as client:
+        tables = [contexts_bench.measure(client, driver, code, n) for driver in drivers or working(client)]
+    report(tables, as_json=as_json)
+
+
+def working(client: Client) -> list[str]:
+    """The drivers that passed their self-test."""
+    return [driver.name for driver in client.info().drivers if driver.works]
+
+
+if __name__ == "__main__":
+    try:
+        bench()
+    except ClocheError as error:
+        sys.exit(f"bench: {error}")
