@@ -8,6 +8,7 @@ import os
 import signal
 
 from tornado import web
+from tornado.netutil import bind_sockets
 
 from cloche_guest.app import make_app, make_server
 from cloche_guest.children import Children
@@ -46,7 +47,9 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
 
 async def _listen(app: web.Application, address: tuple[str, int], stop: asyncio.Event) -> None:
     server = make_server(app)
-    server.listen(address[1], address[0])
+    sockets = bind_sockets(address[1], address[0])
+    server.add_sockets(sockets)
+    log.warning("serving on %s:%d", *sockets[0].getsockname())
     try:
         await stop.wait()
     finally:

@@ -375,11 +375,11 @@ class LiveContext:
     async def _do(self, kernel: Kernel, execution: _Execution, decision: Decision) -> None:
         now = time.monotonic()
         if decision.step is Step.INTERRUPT:
-            execution.stop = decision.reason
+            execution.stop = execution.stop or decision.reason
             kernel.process.interrupt()
             # Wakes an event loop that sleeps: without it a foreign ipykernel notices the signal when the sleep is over.
             kernel.channels.send("shell", "kernel_info_request", {})
-            execution.watch = replace(execution.watch, interrupted_at=now)
+            execution.watch = _interrupted(execution.watch, now)
         elif decision.step is Step.PROBE:
             execution.probe_id = kernel.channels.send("shell", "kernel_info_request", {})
             execution.watch = replace(execution.watch, probed_at=now)
@@ -416,9 +416,11 @@ class LiveContext:
         if stop == "timeout":
             message = f"it ran longer than {run.body.timeout_s:g} s and was interrupted; the variables are kept"
             return RunStatus.TIMED_OUT, Failure(reason="timeout", message=message)
+        if stop == "interrupted":
+            return RunStatus.INTERRUPTED, None  # also when the code caught it: it was told to stop and did
         if execution.reply is not None and execution.reply.status == "ok":
             return RunStatus.OK, None
-        return (RunStatus.INTERRUPTED if stop == "interrupted" else RunStatus.ERROR), None
+        return RunStatus.ERROR, None
 
     async def _finish_by_restart(self, execution: _Execution) -> None:
         execution.run.kernel_restarted = True
@@ -553,6 +555,11 @@ class LiveContext:
     def _touch(self) -> None:
         self._last_activity_at = datetime.now(UTC)
         self._changed.set()
+
+
+def _interrupted(watch: Watch, now: float) -> Watch:
+    first = watch.interrupted_at if watch.interrupted_at is not None else now
+    return replace(watch, interrupted_at=first, interrupts=watch.interrupts + 1)
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

@@ -15,6 +15,8 @@ _COUNTERS = (
     Path("/sys/fs/cgroup/memory/memory.oom_control"),  # cgroup v1
 )
 
+_LOG_LINES = 8
+
 OurReason = Literal["interrupted", "timeout", "restarted", "deleted"]
 
 _OURS: dict[OurReason, str] = {
@@ -71,4 +73,8 @@ def read_oom_kills() -> int:
 
 
 def _with_log(message: str, log_tail: str) -> str:
-    return f"{message}. Its last words: {log_tail}" if log_tail else message
+    """A crash dump is worth its first lines (where it happened), any other log its last ones."""
+    start = log_tail.find("Fatal Python error")
+    lines = log_tail[max(start, 0) :].splitlines()
+    lines = lines[:_LOG_LINES] if start >= 0 else lines[-_LOG_LINES:]
+    return message + ". Its last words: " + "\n".join(lines) if lines else message

@@ -8,7 +8,8 @@ Rules
   question on shell. Shell answers in order: once that answer is there, nothing of the run can follow. The answer
   itself is waited for `PROBE_WAIT_S`.
 * A run that was asked to stop, or whose time is over, gets SIGINT and a question on shell, which wakes a kernel whose
-  event loop sleeps. If it is not over within the grace time, its kernel is killed.
+  event loop sleeps. After half of the grace time it gets a second SIGINT: Python loses a KeyboardInterrupt that is
+  raised in a callback (around a fork, in a destructor). If it is not over within the grace time, its kernel is killed.
 * A dead kernel ends the run at once.
 
 | facts | decision |
@@ -17,6 +18,7 @@ Rules
 | reply and idle, or one of them and the probe answered or overdue | Finish |
 | asked to stop, not yet interrupted | Interrupt |
 | time over, not yet interrupted | Interrupt |
+| interrupted once, half of the grace over | Interrupt |
 | interrupted, grace over | Kill |
 | one of the two for HALF_WAIT_S | Probe |
 | else | Wait until the next of these times |
@@ -57,6 +59,7 @@ class Watch:
     idle_at: float | None = None
     stop_asked: bool = False
     interrupted_at: float | None = None
+    interrupts: int = 0
     probed_at: float | None = None
     probe_answered: bool = False
     dead: bool = False
@@ -64,7 +67,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`until`: look again at this time, if nothing happens before."""
+    """`until`: look again at this time, if nothing happens before. `reason`: of the first interrupt."""
 
     step: Step
     until: float = 0.0
@@ -106,6 +109,8 @@ def _times(watch: Watch) -> dict[Step, float]:
         if watch.probed_at is None:
             return {Step.PROBE: first + HALF_WAIT_S}
         return {Step.WAIT: watch.probed_at + PROBE_WAIT_S}
+    if watch.interrupted_at is not None and watch.interrupts == 1:
+        return {Step.INTERRUPT: watch.interrupted_at + watch.grace_s / 2}
     if watch.interrupted_at is not None:
         return {Step.KILL: watch.interrupted_at + watch.grace_s}
     return {Step.WAIT: watch.started_at + watch.timeout_s}

@@ -49,7 +49,7 @@ class Segments:
         """Returns the number of characters waiting now."""
         with self._lock:
             last = self._segments[-1] if self._segments else None
-            if last is not None and last[0] == name and last[1].get("msg_id") == parent.get("msg_id"):
+            if last is not None and last[1] is parent and last[0] == name:
                 last[2].append(text)
             else:
                 self._segments.append((name, parent, [text]))
@@ -81,6 +81,7 @@ class KernelStream(OutStream):
     def __init__(self, session: Any, pub_thread: Any, name: str, **options: Any) -> None:
         options["watchfd"] = False
         self._descriptor = {"stdout": 1, "stderr": 2}[name]
+        self._child_line = ""
         super().__init__(session, pub_thread, name, **options)
 
     def fileno(self) -> int:
@@ -91,34 +92,46 @@ class KernelStream(OutStream):
             raise TypeError(f"write() argument must be str, not {type(string).__name__}")
         if self.pub_thread is None:
             raise ValueError("I/O operation on closed file")
-        if not self._is_master_process():
-            _write_all(self._descriptor, string.encode("utf-8", "backslashreplace"))
-            return len(string)
-        if self._add(self.parent_header, string) > MAX_PENDING_CHARS:
-            self.flush()
+        if os.getpid() != self._master_pid:
+            self._write_in_child(string)
+        elif 0 < len(string) <= MESSAGE_CHARS:  # the usual print, of which there may be millions
+            if SEGMENTS.add(self.name, self.parent_header, string) > MAX_PENDING_CHARS:
+                self.flush()
+            elif not self._flush_pending:
+                self._schedule_flush()
+        elif string:
+            self._add(self.parent_header, string)
         return len(string)
 
     def write_for(self, parent: Header, text: str) -> None:
         """Write with the parent of some cell: for captured descriptors. Never waits for the main thread."""
-        if self.pub_thread is not None and self._add(parent, text) > MAX_PENDING_CHARS:
-            self.flush()
+        if self.pub_thread is not None:
+            self._add(parent, text)
 
     def flush(self) -> None:
         """Return when everything written so far is with the socket. Without text it costs nothing (ipykernel flushes
         six times a cell, and each time waits for another thread)."""
-        if self._is_master_process() and not SEGMENTS.is_empty:
+        if os.getpid() != self._master_pid:
+            self._flush_in_child()
+        elif not SEGMENTS.is_empty:
             super().flush()
 
-    def _add(self, parent: Header, text: str) -> int:
-        """Long text is added in pieces with a flush between them, so that even one huge print is bounded."""
-        pending = 0
+    def _write_in_child(self, text: str) -> None:
+        """Whole lines in one write each, so that the lines of several workers do not mix."""
+        self._child_line += text
+        if "\n" in text or len(self._child_line) > MESSAGE_CHARS:
+            self._flush_in_child()
+
+    def _flush_in_child(self) -> None:
+        line, self._child_line = self._child_line, ""
+        _write_all(self._descriptor, line.encode("utf-8", "backslashreplace"))
+
+    def _add(self, parent: Header, text: str) -> None:
+        """Add text of any length in pieces, with a flush whenever too much waits: even one huge print is bounded."""
         for start in range(0, len(text), MESSAGE_CHARS):
-            if pending > MAX_PENDING_CHARS:
+            if SEGMENTS.add(self.name, parent, text[start : start + MESSAGE_CHARS]) > MAX_PENDING_CHARS:
                 self.flush()
-            pending = SEGMENTS.add(self.name, parent, text[start : start + MESSAGE_CHARS])
-        if pending:
-            self._schedule_flush()
-        return pending
+        self._schedule_flush()
 
     def _schedule_flush(self) -> None:
         """Flush in `flush_interval`. The timer queues the flush behind what is queued already: a display made before the
@@ -141,8 +154,12 @@ class KernelStream(OutStream):
 
     def _send(self, name: str, parent: Header, text: str) -> None:
         self.session.pid = os.getpid()
-        message = self.session.msg("stream", {"name": name, "text": text}, parent=parent)
-        self.session.send(_Direct(self.pub_thread), message, ident=b"stream." + name.encode())
+        socket, ident = _Direct(self.pub_thread), b"stream." + name.encode()
+        try:
+            self.session.send(socket, "stream", {"name": name, "text": text}, parent=parent, ident=ident)
+        except UnicodeError:  # lone surrogates, as in names of files; dropping the text would be worse than an escape
+            text = text.encode("utf-8", "backslashreplace").decode()
+            self.session.send(socket, "stream", {"name": name, "text": text}, parent=parent, ident=ident)
 
 
 class _Direct:

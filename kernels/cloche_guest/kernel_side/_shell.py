@@ -35,6 +35,8 @@ class KernelShell(ZMQInteractiveShell):
     async def run_cell_async(self, *args: Any, **kwargs: Any) -> Any:
         result = await super().run_cell_async(*args, **kwargs)
         if os.getpid() != _KERNEL_PID:
+            sys.stdout.flush()
+            sys.stderr.flush()
             os._exit(_exit_code(result))
         return result
 

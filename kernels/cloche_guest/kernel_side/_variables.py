@@ -52,7 +52,7 @@ def list_variables(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> d
 
 
 def _is_listed(name: str, namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> bool:
-    if not isinstance(name, str) or name.startswith("_"):
+    if not _is_a(name, str) or name.startswith("_"):
         return False
     return name not in hidden or namespace.get(name) is not hidden[name]
 
@@ -72,6 +72,11 @@ def _describe(name: str, value: Any) -> dict[str, Any]:
     return facts
 
 
+def _is_a(value: Any, kinds: Any) -> bool:
+    """``isinstance`` asks the value for its ``__class__``, which may be code of the user."""
+    return issubclass(type(value), kinds)
+
+
 def _type_name(kind: type) -> str:
     module = kind.__module__ if isinstance(kind.__module__, str) else ""
     return kind.__qualname__ if module in ("builtins", "") else f"{module}.{kind.__qualname__}"
@@ -79,7 +84,7 @@ def _type_name(kind: type) -> str:
 
 def _is_library(value: Any) -> bool:
     module = type(value).__module__
-    return isinstance(module, str) and module.partition(".")[0] in _ARRAY_LIBRARIES
+    return _is_a(module, str) and module.partition(".")[0] in _ARRAY_LIBRARIES
 
 
 def _shape(value: Any) -> list[int] | None:
@@ -93,12 +98,12 @@ def _dtype(value: Any) -> str | None:
     if not _is_library(value):
         return None
     dtype = getattr(value, "dtype", None)
-    return str(dtype) if dtype is not None and not isinstance(dtype, types.MethodType) else None
+    return str(dtype) if dtype is not None and not _is_a(dtype, types.MethodType) else None
 
 
 def _length(value: Any) -> int | None:
     for kind in _SIZED:
-        if isinstance(value, kind):
+        if _is_a(value, kind):
             return int(kind.__len__(value))
     return len(value) if _is_library(value) and hasattr(type(value), "__len__") else None
 
@@ -106,7 +111,7 @@ def _length(value: Any) -> int | None:
 def _size(value: Any) -> int | None:
     if _is_library(value):
         nbytes = getattr(value, "nbytes", None)
-        if isinstance(nbytes, int):
+        if _is_a(nbytes, int):
             return nbytes
         if type(value).__name__ in ("DataFrame", "Series"):
             usage = value.memory_usage(deep=False)
@@ -160,11 +165,11 @@ def _bounded(value: Any, depth: int) -> str:
 
 def _named(value: Any) -> str | None:
     """Modules, classes and functions by their name."""
-    if isinstance(value, types.ModuleType):
+    if _is_a(value, types.ModuleType):
         return f"<module {types.ModuleType.__getattribute__(value, '__name__')}>"
-    if isinstance(value, type):
+    if _is_a(value, type):
         return f"<class {_type_name(value)}>"
-    if isinstance(value, types.FunctionType | types.BuiltinFunctionType):
+    if _is_a(value, types.FunctionType | types.BuiltinFunctionType):
         return f"<function {value.__name__}>"
     return None
 
