@@ -1,4 +1,4 @@
-"""Builds with a Docker engine, where one answers: BuildKit is needed, which engines have had since 23.
+"""Builds with a Docker engine, where one answers: BuildKit is needed (engine 20.10 or newer).
 
 Unlike buildah it cannot mount a directory into RUN steps, so this machine's index and CA settings are not used; proxies
 come from Docker's own client configuration.
