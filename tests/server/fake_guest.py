@@ -64,23 +64,27 @@ class FakeGuest:
                 await asyncio.sleep(0.02)
                 continue
             try:
-                await self._serve(reader, writer)
+                if await self._serve(reader, writer):
+                    return
             except (ConnectionError, asyncio.IncompleteReadError):
                 pass
             finally:
                 writer.close()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """True when it had a request: by then another connection was dialled in its place."""
         writer.write(json.dumps(self._hello).encode() + b"\n")
         reply = HelloReply.model_validate_json(await reader.readline())
         self.replies.append(reply)
         if reply.identity is None:
-            await asyncio.sleep(0.05)
-            return
+            return False
         first = True
         while True:
-            head = await reader.readuntil(b"\r\n\r\n")
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except (ConnectionError, asyncio.IncompleteReadError):
+                return not first
             if first:
                 first = False
                 self._dial()
@@ -90,15 +94,13 @@ class FakeGuest:
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             self.requests.append((method, target, headers, body))
             answering = asyncio.ensure_future(self.raw(method, target, headers, body, writer))
-            watching = asyncio.ensure_future(reader.read(1))
-            await asyncio.wait({answering, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if watching.done() and watching.result() == b"":
-                self.disconnects += 1
-                answering.cancel()
-                return
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-            await answering
+            while not answering.done():
+                await asyncio.wait({answering}, timeout=0.02)
+                if reader.at_eof() and not answering.done():
+                    self.disconnects += 1
+                    answering.cancel()
+                    return True
+            answering.result()
             await writer.drain()
 
     async def close(self) -> None:

@@ -76,7 +76,7 @@ class Uplink:
 
     def _accept(self, hello: Hello, wire: Wire) -> None:
         self.guest_epoch = hello.guest_epoch
-        self.pool.put(wire)
+        self.pool.put(wire, fresh=True)
         self.greeted.set()
 
     @staticmethod

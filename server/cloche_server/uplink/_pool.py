@@ -14,7 +14,10 @@ from cloche.errors import SandboxUnreachable
 from cloche_server.uplink._wire import Wire
 
 MAX_IDLE: Final = 64
-"""A guest keeps 4 ready; the rest are connections that calls gave back. More are closed."""
+"""A guest keeps 4 fresh ones ready; the rest are connections that calls gave back.
+
+When it is full, one that was used before is closed, never a fresh one: the guest would dial again at once, for ever.
+"""
 
 TAKE_BOUND_S: Final = 10.0
 
@@ -24,15 +27,16 @@ class WirePool:
 
     def __init__(self, sandbox_id: str) -> None:
         self._sandbox_id = sandbox_id
-        self._idle: list[Wire] = []
+        self._fresh: list[Wire] = []
+        self._used: list[Wire] = []
         self._waiters: deque[asyncio.Future[Wire]] = deque()
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._idle)
+        return len(self._fresh) + len(self._used)
 
-    def put(self, wire: Wire) -> None:
-        """A new connection, or one whose call is over and that can serve another."""
+    def put(self, wire: Wire, *, fresh: bool = False) -> None:
+        """A new connection (``fresh``), or one whose call is over and that can serve another."""
         if self._closed or wire.closed or wire.eof or wire.unread:
             wire.close()
             return
@@ -41,16 +45,26 @@ class WirePool:
             if not waiter.done():
                 waiter.set_result(wire)
                 return
-        if len(self._idle) >= MAX_IDLE:
+        if len(self) >= MAX_IDLE and not (fresh and self._drop_used()):
             wire.close()
             return
-        wire.park(self._idle.remove)
-        self._idle.append(wire)
+        idle = self._fresh if fresh else self._used
+        wire.park(idle.remove)
+        idle.append(wire)
+
+    def _drop_used(self) -> bool:
+        """Makes room for a fresh one: False when there are only fresh ones."""
+        if not self._used:
+            return False
+        wire = self._used.pop(0)
+        wire.unpark()
+        wire.close()
+        return True
 
     async def take(self, bound_s: float = TAKE_BOUND_S) -> Wire:
         """The connection used last: its buffers are warm. `SandboxUnreachable` when none comes in ``bound_s``."""
-        while self._idle:
-            wire = self._idle.pop()
+        while self._used or self._fresh:
+            wire = (self._used or self._fresh).pop()
             wire.unpark()
             if not (wire.closed or wire.eof or wire.unread):
                 return wire
@@ -80,10 +94,11 @@ class WirePool:
     def close(self) -> None:
         """Everything idle is closed, everybody who waits is told. Idempotent."""
         self._closed = True
-        for wire in list(self._idle):
+        for wire in (*self._used, *self._fresh):
             wire.unpark()
             wire.close()
-        self._idle.clear()
+        self._used.clear()
+        self._fresh.clear()
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(self._unreachable(0))
