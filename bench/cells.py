@@ -2,7 +2,8 @@
 
 Four ways to execute the same code, interleaved in blocks so that whatever else the machine does hits all of them:
 
-- SDK -> server -> guest -> kernel, in a sandbox;
+- SDK -> server -> guest -> kernel, in a sandbox; beside it what the SDK's own CPU takes of this, and how long a call
+  takes that asks the guest but no kernel;
 - bare jupyter_client -> kernel in the same sandbox, with Cloche's kernel settings (the baseline) and with stock ones;
 - Jupyter Kernel Gateway over WebSocket -> kernel, without a sandbox.
 """
@@ -26,7 +27,8 @@ BASELINE: Final = "bare jupyter_client"
 
 def measure(client: Client, driver: str, code: str, n: int, gateway: Gateway | None) -> Table:
     """One driver's table."""
-    ours, stopped = Samples("cloche run()"), Samples("cloche, a call that ends at the guest")
+    ours, own_cpu = Samples("cloche run()"), Samples("cloche run(), CPU time of the SDK")
+    stopped = Samples("cloche, a call that ends at the guest")
     bare, stock, theirs = Samples(BASELINE), Samples("bare, stock kernel settings"), Samples("Jupyter Kernel Gateway")
     with ExitStack() as stack:
         sandbox = stack.enter_context(Sandbox.create(client=client, driver=driver))
@@ -34,7 +36,9 @@ def measure(client: Client, driver: str, code: str, n: int, gateway: Gateway | N
         default = sandbox.contexts.default
         for block in range(-1, -(-n // BLOCK)):  # block -1 warms up and is not counted
             for _ in range(BLOCK):
+                before = time.thread_time()
                 _timed(ours, block, lambda: sandbox.run(code).raise_for_error())
+                own_cpu.add_s(time.thread_time() - before)
                 _timed(stopped, block, default.refresh)
             for samples, one in clients:
                 times = one.times_s(BLOCK)
@@ -44,7 +48,7 @@ def measure(client: Client, driver: str, code: str, n: int, gateway: Gateway | N
                     _timed(theirs, block, lambda: gateway.round_trip_s(code))
         for _, one in clients:
             one.close()
-    return Table(f"{code!r} on {driver}", rows_of([bare, ours, stock, theirs, stopped], BASELINE), BASELINE)
+    return Table(f"{code!r} on {driver}", rows_of([bare, ours, own_cpu, stopped, stock, theirs], BASELINE), BASELINE)
 
 
 def _timed(samples: Samples, block: int, work: Callable[[], object]) -> None:

@@ -20,7 +20,7 @@ from cloche._contexts import DEFAULT_CONTEXT, AsyncContexts, Contexts
 from cloche._flow import Flow, awaiting, blocking, send, send_patiently
 from cloche._ids import new_idempotency_key
 from cloche._patience import Patience
-from cloche.errors import ConnectionFailed, Gone, NotFound, WaitTimeout
+from cloche.errors import ClocheError, ConnectionFailed, Gone, NotFound, WaitTimeout
 from cloche.models import Resources, SandboxCreate, SandboxUpdate
 
 _SANDBOX_ID: Final = re.compile(r"[a-z0-9]{20}")
@@ -210,7 +210,7 @@ class Sandbox(SandboxFlows):
         try:
             if self._created_here:
                 self._link.drive(self._delete_if_there())
-        except ConnectionFailed:
+        except ClocheError:
             if error is None:  # else the error on its way says more
                 raise
         finally:
@@ -278,7 +278,7 @@ class AsyncSandbox(SandboxFlows):
         try:
             if self._created_here:
                 await self._link.drive(self._delete_if_there())
-        except ConnectionFailed:
+        except ClocheError:
             if error is None:  # else the error on its way says more
                 raise
         finally:

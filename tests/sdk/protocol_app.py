@@ -41,7 +41,7 @@ class Fault:
 
     ``kind``: ``refuse`` (closed before anything is done), ``forget`` (done, closed instead of answered), ``cut`` (the
     stream is closed after ``after_bytes``), ``error`` (``answer`` is sent), ``html`` (502 of a proxy), ``nonsense``
-    (200, not of the protocol), ``silent`` (no answer until the app ends).
+    (200, not of the protocol), ``silent`` (no answer until the app ends), ``late`` (done, then the same).
     """
 
     kind: str
@@ -326,6 +326,8 @@ class Handler(tornado.web.RequestHandler):
         if self.fault is not None and self.fault.kind == "forget":
             self.request.connection.stream.close()
             raise tornado.web.Finish
+        if self.fault is not None and self.fault.kind == "late":
+            await self.app.finished.wait()
         if answer is not None:
             status, model = answer
             self.set_status(status)

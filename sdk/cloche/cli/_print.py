@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -66,12 +66,3 @@ def day_and_time(moment: datetime | None) -> str:
 def pairs_of(mapping: dict[str, str]) -> str:
     """``k=v k=v``."""
     return " ".join(f"{key}={value}" for key, value in sorted(mapping.items()))
-
-
-def with_spinner(words: str, work: Callable[[], object]) -> object:
-    """Do ``work``; on a terminal, with a spinner on standard error."""
-    target = console(stderr=True)
-    if not target.is_terminal:
-        return work()
-    with target.status(words):
-        return work()

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import cast
 
 import click
 
@@ -20,8 +19,9 @@ from cloche._sandbox import Sandbox
 from cloche._watchers import prompt_of
 from cloche.cli import _options
 from cloche.cli._contexts import context_of
+from cloche.cli._creating import create_sandbox
 from cloche.cli._failures import CODE_FAILED
-from cloche.cli._print import print_json, with_spinner
+from cloche.cli._print import print_json
 from cloche.cli._run_screen import RunScreen
 from cloche.cli._terminal_text import plain
 from cloche.errors import ClocheError, Conflict
@@ -108,10 +108,7 @@ def _place(
     if sandbox is not None:
         yield Sandbox.connect(sandbox, client=client)
         return
-    made = cast(
-        Sandbox,
-        with_spinner("creating a sandbox", lambda: Sandbox.create(image, client=client, driver=driver)),
-    )
+    made = create_sandbox(client, image, driver=driver)
     if keep:
         yield made
         return

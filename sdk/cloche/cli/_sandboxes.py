@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import cast
 
 import click
 
@@ -11,8 +10,9 @@ from cloche import models
 from cloche._sandbox import Sandbox
 from cloche.cli import _options
 from cloche.cli._contexts import print_contexts
-from cloche.cli._print import day_and_time, pairs_of, print_facts, print_json, print_table, with_spinner
-from cloche.cli._terminal_text import plain
+from cloche.cli._creating import create_sandbox
+from cloche.cli._failures import SERVICE, line_of, say
+from cloche.cli._print import day_and_time, pairs_of, print_facts, print_json, print_table
 from cloche.errors import ClocheError
 from cloche.models import Resources
 
@@ -46,21 +46,15 @@ def create(
     """Create a sandbox and print its id. It stays until it is deleted."""
     client, started = _options.client_of(ctx), time.monotonic()
     asked = {field: value for field, value in resources.items() if value is not None}
-    made = cast(
-        Sandbox,
-        with_spinner(
-            "creating a sandbox",
-            lambda: Sandbox.create(
-                image,
-                client=client,
-                name=name,
-                driver=driver,
-                resources=asked or None,
-                env=_options.as_dict(env),
-                labels=_options.as_dict(labels),
-                sudo=False if no_sudo else None,
-            ),
-        ),
+    made = create_sandbox(
+        client,
+        image,
+        name=name,
+        driver=driver,
+        resources=asked or None,
+        env=_options.as_dict(env),
+        labels=_options.as_dict(labels),
+        sudo=False if no_sudo else None,
     )
     if as_json:
         print_json(made.info)
@@ -150,11 +144,11 @@ def remove(ctx: click.Context, sandboxes: tuple[str, ...]) -> int:
         except ClocheError as error:
             if len(sandboxes) == 1:
                 raise
-            click.echo(f"cloche: {plain(str(error))}", err=True)
+            say(line_of(error))
             failed = True
             continue
         click.echo(f"deleted {found.id}")
-    return 3 if failed else 0
+    return SERVICE if failed else 0
 
 
 def _facts(sandbox: models.Sandbox) -> list[tuple[str, str]]:

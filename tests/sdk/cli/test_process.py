@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from protocol_app import KEY, App, Server
+from protocol_app import KEY, App, Fault, Server
 
 from cloche.models import SandboxState
 
@@ -53,8 +53,6 @@ def test_ctrl_c_interrupts_the_run_and_tidies_up(environ: dict[str, str], app: A
 
 
 def test_ctrl_c_twice_leaves(environ: dict[str, str], app: App, server: Server) -> None:
-    from protocol_app import Fault
-
     process = start(environ, "run", "-c", "print started\nhang")
     wait_for_line(process, "started\n")
     app.faults.append(Fault("silent", "POST", "/interrupt"))
@@ -65,6 +63,19 @@ def test_ctrl_c_twice_leaves(environ: dict[str, str], app: App, server: Server) 
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "Traceback" not in err
+    assert only_state(app) is SandboxState.DELETED
+
+
+def test_ctrl_c_while_the_sandbox_is_made_leaves_none(environ: dict[str, str], app: App) -> None:
+    app.faults.append(Fault("late", "POST", "/sandboxes"))
+    process = start(environ, "run", "-c", "1+1")
+    while not app.sandboxes:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "on its way" in err
     assert only_state(app) is SandboxState.DELETED
 
 
