@@ -86,10 +86,12 @@ class Children:
         cwd: str,
         env: Mapping[str, str],
         account: Account | None,
-        output: int,
+        stdout: int,
+        stderr: int,
+        stdin: int = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
     ) -> Child:
-        """Start a program with stdin at its end, stdout and stderr on `output`, in a session of its own.
+        """Start a program in a session of its own; its stdin is at its end unless one is given.
 
         Raises:
             OSError: the program or `cwd` cannot be used; `filename` says which.
@@ -98,9 +100,9 @@ class Children:
             list(argv),
             cwd=cwd,
             env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
             pass_fds=pass_fds,
             start_new_session=True,
             user=account.uid if account else None,

@@ -15,6 +15,7 @@ from cloche_guest.children import Children
 from cloche_guest.config import GuestConfig
 from cloche_guest.contexts import ContextService
 from cloche_guest.identity import SandboxIdentity
+from cloche_guest.sudo import SudoBroker
 from cloche_guest.uplink import Uplink
 
 log = logging.getLogger(__name__)
@@ -34,13 +35,18 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
         workspace=config.workspace,
         runtime_dir=config.runtime_dir,
     )
+    sudo = SudoBroker(
+        config.runtime_dir / "sudo.sock", children, allowed=lambda: identity.sudo, environment=identity.environment
+    )
     app = make_app(contexts, config.guest_epoch)
     try:
+        sudo.open()
         if config.listen is not None:
             await _listen(app, config.listen, stop)
         else:
             await _dial(Uplink(app, config, identity), stop)
     finally:
+        await sudo.close()
         await contexts.stop()
         children.unwatch()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cloche.models.guest import Identity
 from cloche_guest.config import GuestConfig, base_environment
 
 
@@ -17,15 +18,17 @@ class SandboxIdentity:
     epoch: str
     env: Mapping[str, str]
     base: Mapping[str, str]
+    sudo: bool = False
 
     def environment(self) -> dict[str, str]:
         """For everything started from now on."""
         ours = {"CLOCHE_SANDBOX_ID": self.sandbox_id} if self.sandbox_id else {}
         return {**self.base, **ours, **self.env}
 
-    def become(self, sandbox_id: str, epoch: str, env: Mapping[str, str]) -> None:
+    def become(self, identity: Identity) -> None:
         """Take on another identity; what runs already keeps the environment it was started with."""
-        self.sandbox_id, self.epoch, self.env = sandbox_id, epoch, dict(env)
+        self.sandbox_id, self.epoch = identity.sandbox_id, identity.epoch
+        self.env, self.sudo = dict(identity.env), identity.sudo
 
 
 def first_identity(config: GuestConfig, environ: Mapping[str, str]) -> SandboxIdentity:

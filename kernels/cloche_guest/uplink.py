@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from tornado import httputil, iostream, web
 from cloche.models.guest import PROTOCOL_VERSION, Hello, HelloReply, Identity
 from cloche_guest.app import GuestServer
 from cloche_guest.config import GuestConfig
-from cloche_guest.http import MAX_BODY_BYTES
+from cloche_guest.http import HANG_UP_BYTES
 from cloche_guest.identity import SandboxIdentity
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,9 @@ class Uplink:
     def __init__(self, app: web.Application, config: GuestConfig, identity: SandboxIdentity) -> None:
         self._config = config
         self._identity = identity
-        self.server = UplinkServer(app, max_body_size=MAX_BODY_BYTES, max_buffer_size=MAX_BODY_BYTES + 1024 * 1024)
+        # The token is in /proc/1/environ, which anybody may read under gVisor; this is in nobody's but our memory.
+        self._session = secrets.token_urlsafe(32)
+        self.server = UplinkServer(app, max_body_size=HANG_UP_BYTES)
 
     async def run(self) -> None:
         """Dial whenever a connection is wanted. One that fails makes the next wait; success ends the waiting."""
@@ -117,9 +120,7 @@ class Uplink:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def _dial(self) -> bool:
-        stream = iostream.IOStream(
-            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), max_buffer_size=MAX_BODY_BYTES * 2
-        )
+        stream = iostream.IOStream(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 identity = await self._say_hello(stream, self._config.uplink)
@@ -130,7 +131,7 @@ class Uplink:
         except BaseException:
             stream.close()
             raise
-        self._identity.become(identity.sandbox_id, identity.epoch, identity.env)
+        self._identity.become(identity)
         self.server.handle_stream(stream, "uplink")  # counts as idle from here on
         return True
 
@@ -153,4 +154,5 @@ class Uplink:
             epoch=self._config.epoch,
             guest_epoch=self._config.guest_epoch,
             token=self._config.token,
+            session=self._session,
         )

@@ -63,7 +63,8 @@ async def running_server(settings: Settings, drivers: Sequence[Driver], images: 
 def _make_sandboxes(
     settings: Settings, database: Database, drivers: DriverSet, images: Images
 ) -> tuple[SandboxService, IdempotentCreate]:
-    hub = UplinkHub(settings.uplinks_dir)
+    store = SandboxStore(database)
+    hub = UplinkHub(settings.uplinks_dir, store.set_token_hash)
     hub.prepare()
     limits = Limits(
         max_sandboxes=settings.max_sandboxes,
@@ -71,7 +72,7 @@ def _make_sandboxes(
         start_timeout_s=settings.start_timeout_s,
     )
     records = IdempotencyStore(database)
-    service = SandboxService(SandboxStore(database), records, hub, drivers, images, limits)
+    service = SandboxService(store, records, hub, drivers, images, limits)
     return service, IdempotentCreate(service, records)
 
 

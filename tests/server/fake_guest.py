@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class FakeGuest:
             "epoch": epoch,
             "guest_epoch": "fake",
             "token": token,
+            "session": secrets.token_hex(16),
         }
         self.raw = raw or echo
         self._idle = idle

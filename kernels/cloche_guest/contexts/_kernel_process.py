@@ -133,7 +133,8 @@ async def start_kernel_process(
             cwd=spec.cwd,
             env={**env, **_KERNEL_ENV, _leftovers.MARK: mark, "CLOCHE_CONTEXT_ID": spec.context_id},
             account=spec.account,
-            output=log_end,
+            stdout=log_end,
+            stderr=log_end,
             pass_fds=[ready_end],
         )
     except OSError as error:

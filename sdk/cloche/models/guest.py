@@ -16,7 +16,10 @@ class Hello(Model):
     sandbox_id: str = Field(max_length=64)
     epoch: str = Field(max_length=64, description="runtime epoch the guest was started with")
     guest_epoch: str = Field(max_length=64, description="random, per life of the guest process; journals end with it")
-    token: str = Field(max_length=256)
+    token: str = Field(max_length=256, description="from the guest's environment; good until the first accepted hello")
+    session: str = Field(
+        min_length=32, max_length=256, description="chosen by the guest, never leaves its memory; good from then on"
+    )
 
 
 class Identity(Model):
@@ -25,6 +28,7 @@ class Identity(Model):
     sandbox_id: str
     epoch: str
     env: Env
+    sudo: bool = Field(description="whether the guest starts commands as root for the user")
     now: Timestamp
 
 

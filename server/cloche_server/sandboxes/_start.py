@@ -22,7 +22,7 @@ HEALTH: Final = GuestCall("GET", "/v1/health", statuses={200}, bound_s=10)
 
 
 def expected_of(row: SandboxRow) -> Expected:
-    return Expected(sandbox_id=row.id, epoch=row.epoch, token_hash=row.token_hash, env=row.env)
+    return Expected(sandbox_id=row.id, epoch=row.epoch, token_hash=row.token_hash, env=row.env, sudo=row.sudo)
 
 
 async def start_sandbox(

@@ -113,6 +113,11 @@ class SandboxStore:
         except IntegrityError as error:
             raise _name_in_use(row.name) from error
 
+    def set_token_hash(self, sandbox_id: str, token_hash: str) -> None:
+        """The only column that changes without the service's doing: at the guest's first hello."""
+        with self._database.transaction() as connection:
+            connection.execute(update(sandboxes).where(sandboxes.c.id == sandbox_id).values(token_hash=token_hash))
+
     def update(self, row: SandboxRow, **changes: Any) -> SandboxRow:
         """Writes the changed columns; returns the row as it is now. `Conflict` as for `insert`."""
         changed = replace(row, **changes)

@@ -24,12 +24,17 @@ HELLO_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Whose hello is accepted, and what it is told then."""
+    """Whose hello is accepted, and what it is told then.
+
+    ``token_hash`` is of the token in the guest's environment until the first hello, and of the session that hello
+    chose from then on: what user code may read in ``/proc/1/environ`` opens nothing any more.
+    """
 
     sandbox_id: str
     epoch: str
     token_hash: str
     env: dict[str, str]
+    sudo: bool
 
 
 def check_hello(line: bytes, expected: Expected, now: datetime) -> tuple[Hello | None, HelloReply]:
@@ -40,11 +45,13 @@ def check_hello(line: bytes, expected: Expected, now: datetime) -> tuple[Hello |
         return None, HelloReply(refused="not a hello")
     if hello.protocol != PROTOCOL_VERSION:
         return None, HelloReply(refused=f"protocol {hello.protocol} is not {PROTOCOL_VERSION}")
-    # The hash is compared, so neither length nor content of the token shows in the time this takes.
-    known = hmac.compare_digest(hash_secret(hello.token), expected.token_hash)
-    if not known or hello.sandbox_id != expected.sandbox_id:
+    # Hashes are compared, so neither length nor content of a secret shows in the time this takes.
+    known = [hmac.compare_digest(hash_secret(secret), expected.token_hash) for secret in (hello.session, hello.token)]
+    if not any(known) or hello.sandbox_id != expected.sandbox_id:
         return None, HelloReply(refused="unknown token")
     if hello.epoch != expected.epoch:
         return None, HelloReply(refused="this epoch has ended")
-    identity = Identity(sandbox_id=expected.sandbox_id, epoch=expected.epoch, env=expected.env, now=now)
+    identity = Identity(
+        sandbox_id=expected.sandbox_id, epoch=expected.epoch, env=expected.env, sudo=expected.sudo, now=now
+    )
     return hello, HelloReply(identity=identity)

@@ -11,16 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from cloche.models.guest import Hello
+from cloche_server.auth import hash_secret
 from cloche_server.clock import Clock, now_us, to_datetime
 from cloche_server.uplink._hello import HELLO_TIMEOUT_S, MAX_HELLO_BYTES, Expected, check_hello
 from cloche_server.uplink._pool import WirePool
 from cloche_server.uplink._wire import Wire, WireClosed
 
 SOCKET_NAME: Final = "uplink.sock"
+
+Remember = Callable[[str, str], None]
+"""Told the sandbox's id and the hash of its guest's session, once in every life of the guest."""
 
 MAX_GREETING: Final = 32
 """Connections of one sandbox that have not said hello yet; more are closed. A guest dials a handful at once."""
@@ -31,7 +37,7 @@ _LOG: Final = logging.getLogger("cloche.uplink")
 class Uplink:
     """The listening side of one sandbox. Made and closed by the hub."""
 
-    def __init__(self, directory: Path, expected: Expected, clock: Clock) -> None:
+    def __init__(self, directory: Path, expected: Expected, clock: Clock, remember: Remember) -> None:
         self.directory = directory
         self.pool = WirePool(expected.sandbox_id)
         self.greeted = asyncio.Event()
@@ -39,6 +45,7 @@ class Uplink:
         self.guest_epoch: str | None = None
         self._expected = expected
         self._clock = clock
+        self._remember = remember
         self._server: asyncio.Server | None = None
         self._greetings: dict[asyncio.Task[None], Wire] = {}
 
@@ -64,6 +71,8 @@ class Uplink:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 line = await wire.read_line(MAX_HELLO_BYTES)
                 hello, reply = check_hello(line, self._expected, to_datetime(self._clock()))
+                if hello is not None:
+                    self._spend_token(hello)
                 await wire.write(reply.model_dump_json().encode() + b"\n")
         except (ValueError, WireClosed, TimeoutError):
             wire.close()
@@ -73,6 +82,13 @@ class Uplink:
             await self._close_gently(wire)
             return
         self._accept(hello, wire)
+
+    def _spend_token(self, hello: Hello) -> None:
+        """Before the reply, so that no crash leaves the token good; the guest repeats its session if none comes."""
+        session_hash = hash_secret(hello.session)
+        if session_hash != self._expected.token_hash:
+            self._remember(self._expected.sandbox_id, session_hash)
+            self._expected = replace(self._expected, token_hash=session_hash)
 
     def _accept(self, hello: Hello, wire: Wire) -> None:
         self.guest_epoch = hello.guest_epoch
@@ -103,8 +119,9 @@ class Uplink:
 class UplinkHub:
     """All uplinks of this server."""
 
-    def __init__(self, root: Path, clock: Clock = now_us) -> None:
+    def __init__(self, root: Path, remember: Remember, clock: Clock = now_us) -> None:
         self._root = root
+        self._remember = remember
         self._clock = clock
         self._uplinks: dict[str, Uplink] = {}
 
@@ -121,7 +138,7 @@ class UplinkHub:
 
     async def listen(self, expected: Expected) -> Uplink:
         """`OSError` when the socket cannot be made."""
-        uplink = Uplink(self.directory(expected.sandbox_id), expected, self._clock)
+        uplink = Uplink(self.directory(expected.sandbox_id), expected, self._clock, self._remember)
         await uplink.start()
         self._uplinks[expected.sandbox_id] = uplink
         return uplink
