@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -24,10 +24,12 @@ from cloche_server.drivers._cgroup_files import (
     CgroupLayout,
     Controller,
     Limits,
+    Write,
     counted_in,
     cpu_seconds,
     find_layout,
     limit_writes,
+    raise_memory_writes,
 )
 
 PARENT: Final = "cloche"
@@ -69,10 +71,17 @@ class Cgroup:
         for directory in self._layout.directories(self._name):
             directory.mkdir(parents=True, exist_ok=True)
         for controller, writes in limit_writes(self._layout.version, limits).items():
-            directory = self._layout.directory(controller, self._name)
-            for write in writes:
-                if not write.optional or (directory / write.file).exists():
-                    (directory / write.file).write_text(write.value)
+            self._write(controller, writes)
+
+    def raise_memory(self, memory_bytes: int) -> None:
+        """Afterwards: a runtime tells its guest the limit it finds when it starts."""
+        self._write(Controller.MEMORY, raise_memory_writes(self._layout.version, memory_bytes))
+
+    def _write(self, controller: Controller, writes: Sequence[Write]) -> None:
+        directory = self._layout.directory(controller, self._name)
+        for write in writes:
+            if not write.optional or (directory / write.file).exists():
+                (directory / write.file).write_text(write.value)
 
     def _delegate(self) -> None:
         """Version 2 gives a child only the controllers its parents pass on."""

@@ -125,6 +125,14 @@ def limit_writes(version: int, limits: Limits) -> Mapping[Controller, Sequence[W
     }
 
 
+def raise_memory_writes(version: int, memory_bytes: int) -> Sequence[Write]:
+    """In order: on the way up, v1 wants memsw (memory and swap together) first."""
+    if version == 2:
+        return [Write("memory.max", str(memory_bytes))]
+    value = str(memory_bytes)
+    return [Write("memory.memsw.limit_in_bytes", value, optional=True), Write("memory.limit_in_bytes", value)]
+
+
 def counted_in(text: str, key: str) -> int:
     """The number after ``key`` in a flat keyed file (``memory.events``, ``cpu.stat``); 0 when it is not there."""
     for line in text.splitlines():

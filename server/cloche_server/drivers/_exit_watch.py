@@ -1,8 +1,8 @@
 """Learn at once, and without being its parent, that a process ended, and how.
 
 A pidfd becomes readable when its process ends, whoever the parent is; so a new server watches the sandboxes of a killed
-one like its own. The exit status is in ``/proc/<pid>/stat`` as long as the parent (init) has not reaped the process, and,
-since Linux 6.15, in what the pidfd tells afterwards (PIDFD_GET_INFO with PIDFD_INFO_EXIT). On an older kernel with a
+one like its own. The exit status is in ``/proc/<pid>/stat`` until the parent (init) has reaped the process, and, since
+Linux 6.15, in what the pidfd tells afterwards (PIDFD_GET_INFO with PIDFD_INFO_EXIT). On an older kernel with a
 quick init there is no way to learn it, and it is reported as not known.
 """
 

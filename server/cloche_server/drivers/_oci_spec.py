@@ -39,7 +39,7 @@ CAPABILITIES: Final[Mapping[str, str]] = {
     "CAP_NET_BIND_SERVICE": "the DNS stub on 127.0.0.1:53, web servers on port 80",
 }
 """All a sandbox's root has, and why. They count only inside the sandbox's own user namespace (runc) or its user-space
-kernel (gVisor). Not here, on purpose: SYS_ADMIN, SYS_CHROOT, SYS_PTRACE, NET_ADMIN, NET_RAW, MKNOD, SETFCAP, SETPCAP."""
+kernel (gVisor). Left out on purpose: SYS_ADMIN, SYS_CHROOT, SYS_PTRACE, NET_ADMIN, NET_RAW, MKNOD, SETFCAP."""
 
 WITHOUT_SUDO: Final = frozenset(CAPABILITIES) - {"CAP_FSETID"}
 """With no_new_privs nothing gains them by exec; PID 1 needs the rest itself. FSETID only matters to installers."""

@@ -30,7 +30,7 @@ AF_MAX: Final = 46
 """include/linux/socket.h, Linux 6.18."""
 
 NETLINK_ROUTE: Final = 0
-"""getifaddrs() needs it, and so does every Node server that prints its addresses. Without CAP_NET_ADMIN it only reads."""
+"""getifaddrs() needs it, so every Node server that prints its addresses does. Without CAP_NET_ADMIN it only reads."""
 
 NETLINK_PROTOCOLS: Final = 32
 """MAX_LINKS, include/uapi/linux/netlink.h."""

@@ -47,6 +47,8 @@ async def start_once(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup
     cgroup.create(runtime.host_limits(spec.resources))
     write_orders(spec, runtime, layout, cgroup)
     await _launch(paths, cgroup)
+    if overhead := runtime.overhead_bytes(spec.resources):
+        cgroup.raise_memory(spec.resources.memory_mb * MEBIBYTE + overhead)
 
 
 def make_directories(layout: Layout, paths: SandboxPaths) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -41,7 +42,14 @@ def drivers(roots: Path) -> Iterator[dict[str, OciDriver]]:
     opened = open_drivers(roots / "data", roots / "run")
     yield opened
     for driver in opened.values():
+        asyncio.run(_destroy_all(driver))
         driver.close()
+
+
+async def _destroy_all(driver: OciDriver) -> None:
+    """What a failed test left. A test that passes leaves nothing, see `test_leaks`."""
+    for sandbox_id in await driver.list():
+        await driver.destroy(sandbox_id)
 
 
 @pytest.fixture(scope="session", params=DRIVERS)

@@ -177,7 +177,7 @@ if pid == 0: exec({MEMORY_BOMB!r})
 def available():
     fields = dict(line.split(':') for line in open('/proc/meminfo').read().splitlines()[:5])
     return int(fields['MemAvailable'].split()[0]) >> 10
-while available() > 96: time.sleep(0.01)
+while available() > 48 and os.waitpid(pid, os.WNOHANG)[0] == 0: time.sleep(0.01)
 os.kill(pid, signal.SIGKILL)
 print(os.waitpid(pid, 0)[1])
 """
