@@ -16,6 +16,7 @@ from bench._report import report
 from cloche import Client, ClocheError
 
 drivers_option = click.option("--driver", "drivers", multiple=True, help="[default: all that work]; repeatable.")
+image_option = click.option("--image", help="[default: the server's]")
 code_option = click.option("--code", default="1+1", show_default=True)
 json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
 
@@ -26,39 +27,42 @@ def bench() -> None:
 
 
 @bench.command()
+@image_option
 @drivers_option
 @code_option
 @click.option("-n", default=200, show_default=True, help="Round trips of each kind.")
 @click.option("--gateway/--no-gateway", default=True, show_default=True, help="Jupyter Kernel Gateway, too.")
 @json_option
-def cells(drivers: Sequence[str], code: str, n: int, gateway: bool, as_json: bool) -> None:
+def cells(image: str | None, drivers: Sequence[str], code: str, n: int, gateway: bool, as_json: bool) -> None:
     """The round trip of one cell."""
     with Client() as client, Gateway() if gateway else nullcontext() as other:
-        tables = [cells_bench.measure(client, driver, code, n, other) for driver in drivers or working(client)]
+        tables = [cells_bench.measure(client, image, driver, code, n, other) for driver in drivers or working(client)]
     report(tables, as_json=as_json)
 
 
 @bench.command()
+@image_option
 @drivers_option
 @code_option
 @click.option("-n", default=20, show_default=True, help="Sandboxes on each driver.")
 @json_option
-def create(drivers: Sequence[str], code: str, n: int, as_json: bool) -> None:
+def create(image: str | None, drivers: Sequence[str], code: str, n: int, as_json: bool) -> None:
     """Cold create to first result."""
     with Client() as client:
-        tables = [create_bench.measure(client, driver, code, n) for driver in drivers or working(client)]
+        tables = [create_bench.measure(client, image, driver, code, n) for driver in drivers or working(client)]
     report(tables, as_json=as_json)
 
 
 @bench.command()
+@image_option
 @drivers_option
 @code_option
 @click.option("-n", default=30, show_default=True, help="Contexts on each driver.")
 @json_option
-def contexts(drivers: Sequence[str], code: str, n: int, as_json: bool) -> None:
+def contexts(image: str | None, drivers: Sequence[str], code: str, n: int, as_json: bool) -> None:
     """New context to first result."""
     with Client() as client:
-        tables = [contexts_bench.measure(client, driver, code, n) for driver in drivers or working(client)]
+        tables = [contexts_bench.measure(client, image, driver, code, n) for driver in drivers or working(client)]
     report(tables, as_json=as_json)
 
 

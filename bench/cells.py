@@ -25,13 +25,13 @@ BLOCK: Final = 10
 BASELINE: Final = "bare jupyter_client"
 
 
-def measure(client: Client, driver: str, code: str, n: int, gateway: Gateway | None) -> Table:
+def measure(client: Client, image: str | None, driver: str, code: str, n: int, gateway: Gateway | None) -> Table:
     """One driver's table."""
     ours, own_cpu = Samples("cloche run()"), Samples("cloche run(), CPU time of the SDK")
     stopped = Samples("cloche, a call that ends at the guest")
     bare, stock, theirs = Samples(BASELINE), Samples("bare, stock kernel settings"), Samples("Jupyter Kernel Gateway")
     with ExitStack() as stack:
-        sandbox = stack.enter_context(Sandbox.create(client=client, driver=driver))
+        sandbox = stack.enter_context(Sandbox.create(image, client=client, driver=driver))
         clients = [(bare, BareInSandbox(sandbox, code, SAME_SETTINGS)), (stock, BareInSandbox(sandbox, code, ()))]
         default = sandbox.contexts.default
         for block in range(-1, -(-n // BLOCK)):  # block -1 warms up and is not counted

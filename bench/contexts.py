@@ -9,10 +9,10 @@ from bench._samples import Samples, rows_of
 from cloche import Client, Sandbox
 
 
-def measure(client: Client, driver: str, code: str, n: int) -> Table:
+def measure(client: Client, image: str | None, driver: str, code: str, n: int) -> Table:
     """One driver's table. Each context is deleted before the next is made."""
     created, first, total = Samples("create"), Samples("first cell"), Samples("create to first result")
-    with Sandbox.create(client=client, driver=driver) as sandbox:
+    with Sandbox.create(image, client=client, driver=driver) as sandbox:
         sandbox.run("pass")
         for _ in range(n):
             started = time.perf_counter()

@@ -9,14 +9,14 @@ from bench._samples import Samples, rows_of
 from cloche import Client, Sandbox
 
 
-def measure(client: Client, driver: str, code: str, n: int) -> Table:
+def measure(client: Client, image: str | None, driver: str, code: str, n: int) -> Table:
     """One driver's table. Each sandbox is deleted before the next is made."""
     created, first, total, deleted = (
         Samples("create"), Samples("first cell"), Samples("create to first result"), Samples("delete"),
     )  # fmt: skip
     for _ in range(n):
         started = time.perf_counter()
-        sandbox = Sandbox.create(client=client, driver=driver)
+        sandbox = Sandbox.create(image, client=client, driver=driver)
         running = time.perf_counter()
         sandbox.run(code).raise_for_error()
         done = time.perf_counter()
