@@ -48,7 +48,15 @@ def send(guest: socket.socket) -> None:
     data = request()
     descriptors = array.array("i", [0, 1, 2])
     sent = guest.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
-    guest.sendall(data[sent:])
+    if sent < len(data):  # else the guest may have answered and closed already
+        guest.sendall(data[sent:])
+
+
+def pass_on(guest: socket.socket, number: int) -> None:
+    try:
+        guest.sendall(json.dumps({"signal": number}).encode() + b"\n")
+    except BrokenPipeError:
+        pass  # the command has ended; its end is about to be read
 
 
 def attend(guest: socket.socket) -> int:
@@ -78,7 +86,7 @@ def main() -> int:
         sys.stderr.write(f"sudo: no guest at {PATH}: {error.strerror}\n")
         return 1
     for number in FORWARDED:
-        signal.signal(number, lambda got, _: guest.sendall(json.dumps({"signal": got}).encode() + b"\n"))
+        signal.signal(number, lambda got, _: pass_on(guest, got))
     send(guest)
     return attend(guest)
 
