@@ -13,14 +13,16 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, closing
+from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NoReturn, TypeVar, cast
+from urllib.parse import urlencode
 
 import httpx
 import httpx_sse
 
 from cloche._answers import Answer, error_of, read_answer
-from cloche._calls import Call
+from cloche._calls import Call, Query
 from cloche._config import Config
 from cloche._flow import Ask, Flow, Follow, Pause, Step, Tell
 from cloche._foreign_errors import FOREIGN_ERRORS, mapped
@@ -36,6 +38,14 @@ CONNECT_S: Final = 10.0
 
 KEPT_CONNECTIONS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
 """No limit on open ones: every event stream holds one, and a limit would make unrelated calls wait for a stream."""
+
+
+URLS_KEPT: Final = 256
+"""Parsed URLs: parsing takes as long as a small JSON body, and most calls go to the same few places."""
+
+
+def _url(base: str, path: str, query: Query) -> httpx.URL:
+    return httpx.URL(f"{base}{path}?{urlencode(query)}" if query else f"{base}{path}")
 
 
 def _distribution_version() -> str:
@@ -56,13 +66,24 @@ class _LinkBase:
         self.url = config.url
         self.patience = patience
         self._config = config
+        self._shared_headers = self._headers()
         self._reached = False
+        self._url_of = lru_cache(URLS_KEPT)(partial(_url, config.url))
 
     def _headers(self) -> dict[str, str]:
         headers = {"User-Agent": f"cloche-python/{_distribution_version()}", "Accept": "application/json"}
         if self._config.api_key is not None:
             headers["Authorization"] = f"Bearer {self._config.api_key}"
         return headers
+
+    def _request(self, call: Call[T]) -> httpx.Request:
+        """``call`` for `httpx.Client.send`: a client's own `request` merges URLs, headers and cookies for 0.12 ms more."""
+        headers = {**self._shared_headers, **call.headers}
+        if call.body is not None:
+            headers["Content-Type"] = "application/json"
+        url = self._url_of(call.path, call.query)
+        timeout = {"timeout": _timeout(call.answer_within_s).as_dict()}
+        return httpx.Request(call.method, url, headers=headers, content=call.body, extensions=timeout)
 
     def _verify(self) -> ssl.SSLContext | bool:
         # Loading the CA certificates takes 30 ms, most of the life of a short script; plain HTTP needs none.
@@ -89,7 +110,7 @@ class Link(_LinkBase):
         super().__init__(config, patience)
         self._http = httpx.Client(
             base_url=config.url,
-            headers=self._headers(),
+            headers=self._shared_headers,
             verify=self._verify(),
             trust_env=self._trust_env(),
             limits=KEPT_CONNECTIONS,
@@ -103,14 +124,7 @@ class Link(_LinkBase):
     def send(self, call: Call[T]) -> T:
         """Send ``call`` once and read its answer."""
         try:
-            response = self._http.request(
-                call.method,
-                call.path,
-                params=call.query or None,
-                content=call.body,
-                headers=_call_headers(call),
-                timeout=_timeout(call.answer_within_s),
-            )
+            response = self._http.send(self._request(call))
         except FOREIGN_ERRORS as error:
             self._raise(error, call.answer_within_s)
         return read_answer(self._answer(response), call.parse)
@@ -184,7 +198,7 @@ class AsyncLink(_LinkBase):
         super().__init__(config, patience)
         self._http = httpx.AsyncClient(
             base_url=config.url,
-            headers=self._headers(),
+            headers=self._shared_headers,
             verify=self._verify(),
             trust_env=self._trust_env(),
             limits=KEPT_CONNECTIONS,
@@ -198,14 +212,7 @@ class AsyncLink(_LinkBase):
     async def send(self, call: Call[T]) -> T:
         """Send ``call`` once and read its answer."""
         try:
-            response = await self._http.request(
-                call.method,
-                call.path,
-                params=call.query or None,
-                content=call.body,
-                headers=_call_headers(call),
-                timeout=_timeout(call.answer_within_s),
-            )
+            response = await self._http.send(self._request(call))
         except FOREIGN_ERRORS as error:
             self._raise(error, call.answer_within_s)
         return read_answer(self._answer(response), call.parse)
@@ -272,12 +279,6 @@ class AsyncLink(_LinkBase):
                     async for event in events:
                         await self.drive(take(event))
         return None
-
-
-def _call_headers(call: Call[T]) -> dict[str, str] | None:
-    if call.body is None:
-        return dict(call.headers) or None
-    return {"Content-Type": "application/json", **call.headers}
 
 
 async def _settled(value: object) -> object:
