@@ -57,9 +57,13 @@ class SandboxSpec:
         check_sandbox_id(self.sandbox_id)
 
 
+def is_sandbox_id(name: str) -> bool:
+    return _SANDBOX_ID.fullmatch(name) is not None
+
+
 def check_sandbox_id(sandbox_id: str) -> None:
     """Ids become file names, cgroup names and host names; `ValueError` for anything but 20 of [a-z0-9]."""
-    if _SANDBOX_ID.fullmatch(sandbox_id) is None:
+    if not is_sandbox_id(sandbox_id):
         raise ValueError(f"not a sandbox id: {sandbox_id!r}")
 
 
@@ -159,3 +163,9 @@ class Driver(Protocol):
 
     async def usage(self, sandbox_id: str) -> Usage:
         """`SandboxNotRunning` when there is nothing to measure."""
+
+    async def console(self, sandbox_id: str) -> str:
+        """The first 64 KiB of what the runtime and PID 1 wrote, for people; empty when there is none. Guest-written."""
+
+    def close(self) -> None:
+        """Give back descriptors. Sandboxes go on."""

@@ -17,7 +17,16 @@ from typing import Any, Final
 
 from cloche.errors import SandboxNotRunning, SandboxStartFailed
 from cloche_server.drivers import _idmap
-from cloche_server.drivers._base import Probe, RunState, SandboxSpec, SandboxStatus, SelfTest, Usage, check_sandbox_id
+from cloche_server.drivers._base import (
+    Probe,
+    RunState,
+    SandboxSpec,
+    SandboxStatus,
+    SelfTest,
+    Usage,
+    check_sandbox_id,
+    is_sandbox_id,
+)
 from cloche_server.drivers._cgroup import Cgroup, detect_layout
 from cloche_server.drivers._cgroup_files import CgroupLayout
 from cloche_server.drivers._console import read_console
@@ -50,7 +59,7 @@ class OciDriver:
         self._cgroups = cgroups
         self._watches: dict[str, ExitWatch] = {}
         self._starts: dict[str, asyncio.Task[None]] = {}
-        self._destroys: dict[str, asyncio.Task[None]] = {}
+        self._removals: dict[str, asyncio.Task[None]] = {}
 
     @property
     def name(self) -> str:
@@ -79,7 +88,7 @@ class OciDriver:
         return await run_self_test(self, self._runtime, self._layout.run_dir)
 
     async def start(self, spec: SandboxSpec, probe: Probe | None = None) -> None:
-        if spec.sandbox_id in self._starts or await self._is_running(spec.sandbox_id):
+        if await self._is_running(spec.sandbox_id) or spec.sandbox_id in self._starts:
             raise SandboxStartFailed(f"sandbox {spec.sandbox_id} is already there")
         task = asyncio.create_task(self._start_with_retry(spec, probe), name=f"start {spec.sandbox_id}")
         self._starts[spec.sandbox_id] = task
@@ -164,7 +173,7 @@ class OciDriver:
             return saved
         if self._is_alive(sandbox_id):
             return SandboxStatus(RunState.RUNNING)
-        if not paths.pid.exists():
+        if sandbox_id in self._removals or self._pid(sandbox_id) is None:
             return SandboxStatus(RunState.UNKNOWN)
         return await self._record_exit(sandbox_id)
 
@@ -189,8 +198,9 @@ class OciDriver:
         """The watch kept since the start, or a new one on a process that is provably this sandbox's."""
         if (watch := self._watches.get(sandbox_id)) is not None:
             return watch
-        with suppress(OSError, ValueError):
-            pid = int(self._layout.of(sandbox_id).pid.read_text())
+        if (pid := self._pid(sandbox_id)) is None:
+            return None
+        with suppress(ProcessLookupError):
             watch = ExitWatch(pid)
             if pid in self._cgroup(sandbox_id).pids():  # the number may have been given to another process
                 self._watches[sandbox_id] = watch
@@ -198,10 +208,18 @@ class OciDriver:
             watch.close()
         return None
 
+    def _pid(self, sandbox_id: str) -> int | None:
+        """As the runtime noted it; None before it did."""
+        try:
+            return int(self._layout.of(sandbox_id).pid.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
     async def list(self) -> list[str]:
         homes = self._layout.homes.iterdir() if self._layout.homes.exists() else ()
         disks = self._layout.disks.glob("*.img") if self._layout.disks.exists() else ()
-        return sorted({home.name for home in homes} | {disk.stem for disk in disks})
+        names = {home.name for home in homes} | {disk.stem for disk in disks}
+        return sorted(name for name in names if is_sandbox_id(name))
 
     async def oom_kills(self, sandbox_id: str) -> int:
         return self._cgroup(sandbox_id).oom_kills()
@@ -227,11 +245,11 @@ class OciDriver:
 
     async def _remove(self, sandbox_id: str) -> None:
         """Callers that come while it runs share it; a cancelled caller does not stop it half way."""
-        task = self._destroys.get(sandbox_id)
+        task = self._removals.get(sandbox_id)
         if task is None:
             task = asyncio.create_task(self._remove_all(sandbox_id), name=f"remove {sandbox_id}")
-            self._destroys[sandbox_id] = task
-            task.add_done_callback(lambda _: self._destroys.pop(sandbox_id, None))
+            self._removals[sandbox_id] = task
+            task.add_done_callback(lambda _: self._removals.pop(sandbox_id, None))
         await asyncio.shield(task)
 
     async def _remove_all(self, sandbox_id: str) -> None:

@@ -1,0 +1,124 @@
+"""Cgroup names and values, both versions, without a kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloche_server.drivers._cgroup import Cgroup
+from cloche_server.drivers._cgroup_files import (
+    CgroupLayout,
+    Controller,
+    Limits,
+    counted_in,
+    cpu_seconds,
+    find_layout,
+    limit_writes,
+    raise_memory_writes,
+)
+
+V1 = """\
+20 1 254:0 / / rw - ext4 /dev/vda rw
+30 20 0:30 / /sys/fs/cgroup rw - tmpfs tmpfs rw
+31 30 0:31 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+32 30 0:32 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory
+33 30 0:33 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
+34 30 0:34 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd
+35 30 0:35 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+"""
+V2 = "26 25 0:23 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+
+LIMITS = Limits(memory_bytes=512 << 20, pids=100, cpus=1.5)
+
+
+def test_a_hybrid_machine_is_version_1_and_all_hierarchies_are_cleaned() -> None:
+    layout = find_layout(V1, "hugetlb")
+    assert layout.version == 1
+    root = Path("/sys/fs/cgroup")
+    joined = [root / "cpu,cpuacct/cloche/x", root / "memory/cloche/x", root / "pids/cloche/x"]
+    assert sorted(layout.directories("cloche/x")) == joined
+    assert set(layout.all_directories("cloche/x")) == {*joined, root / "systemd/cloche/x", root / "unified/cloche/x"}
+
+
+def test_version_2_is_used_when_it_has_the_controllers() -> None:
+    layout = find_layout(V2, "cpuset cpu io memory pids")
+    assert layout.version == 2
+    assert layout.directories("cloche/x") == [Path("/sys/fs/cgroup/cloche/x")]
+    assert find_layout(V1, "cpu memory pids").version == 2
+
+
+def test_missing_controllers_are_named() -> None:
+    with pytest.raises(LookupError, match="memory"):
+        find_layout("\n".join(line for line in V1.splitlines() if "memory" not in line), "")
+
+
+@pytest.mark.parametrize(
+    ("version", "controller", "expected"),
+    [
+        (
+            1,
+            Controller.MEMORY,
+            ["memory.limit_in_bytes=536870912", "memory.memsw.limit_in_bytes=536870912", "memory.swappiness=0"],
+        ),
+        (1, Controller.PIDS, ["pids.max=100"]),
+        (1, Controller.CPU, ["cpu.cfs_period_us=100000", "cpu.cfs_quota_us=150000"]),
+        (2, Controller.MEMORY, ["memory.max=536870912", "memory.swap.max=0"]),
+        (2, Controller.PIDS, ["pids.max=100"]),
+        (2, Controller.CPU, ["cpu.max=150000 100000"]),
+    ],
+)
+def test_limits_as_writes(version: int, controller: Controller, expected: list[str]) -> None:
+    assert [f"{w.file}={w.value}" for w in limit_writes(version, LIMITS)[controller]] == expected
+
+
+def test_a_tiny_share_of_a_cpu_is_one_the_kernel_takes() -> None:
+    writes = limit_writes(1, Limits(1 << 20, 1, 0.001))[Controller.CPU]
+    assert writes[1].value == "1000"
+
+
+def test_memory_is_raised_from_the_outer_limit_inwards() -> None:
+    assert [w.file for w in raise_memory_writes(1, 5)] == ["memory.memsw.limit_in_bytes", "memory.limit_in_bytes"]
+    assert [w.file for w in raise_memory_writes(2, 5)] == ["memory.max"]
+
+
+def test_counters_are_read_from_both_forms() -> None:
+    assert counted_in("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "oom_kill") == 3
+    assert counted_in("low 0\nhigh 0\nmax 7\noom 2\noom_kill 1\noom_group_kill 0\n", "oom_kill") == 1
+    assert counted_in("", "oom_kill") == 0
+    assert cpu_seconds(1, "2500000000\n") == 2.5
+    assert cpu_seconds(2, "usage_usec 2500000\nuser_usec 1\n") == 2.5
+
+
+def test_version_2_on_a_directory_tree(tmp_path: Path) -> None:
+    """The writing side on plain files, for machines (like most CI) that have only the other version."""
+    (tmp_path / "cgroup.subtree_control").touch()
+    cgroup = Cgroup(CgroupLayout(2, dict.fromkeys(Controller, tmp_path)), "x" * 20)
+    cgroup.create(LIMITS)
+    home = tmp_path / "cloche" / ("x" * 20)
+    assert (home / "memory.max").read_text() == "536870912"
+    assert not (home / "memory.swap.max").exists()  # optional, and this "kernel" has no swap accounting
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
+    assert cgroup.join_files == [home / "cgroup.procs"]
+    for name, text in {
+        "memory.current": "5",
+        "memory.peak": "9",
+        "cpu.stat": "usage_usec 3000000",
+        "pids.current": "2",
+    }.items():
+        (home / name).write_text(text)
+    (home / "memory.events").write_text("oom 1\noom_kill 4\n")
+    (home / "cgroup.procs").write_text("11\n12\n")
+    usage = cgroup.usage()
+    assert usage is not None
+    assert (usage.memory_bytes, usage.memory_peak_bytes, usage.cpu_seconds, usage.pids) == (5, 9, 3.0, 2)
+    assert cgroup.oom_kills() == 4
+    assert cgroup.pids() == {11, 12}
+
+
+def test_a_cgroup_that_is_gone_measures_nothing(tmp_path: Path) -> None:
+    cgroup = Cgroup(CgroupLayout(2, dict.fromkeys(Controller, tmp_path)), "x" * 20)
+    assert cgroup.usage() is None
+    assert cgroup.oom_kills() == 0
+    assert cgroup.pids() == set()
+    cgroup.remove()
