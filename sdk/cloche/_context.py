@@ -166,7 +166,7 @@ class Context(ContextFlows):
 
         Never ends by itself. Reconnects, and neither repeats nor leaves out an event.
 
-        :raises NotFound: the context was deleted.
+        :raises Gone: the context was deleted.
         """
         return self._link.follow(self._tail(cursor))
 
