@@ -11,7 +11,7 @@ from cloche_guest.contexts import ContextService
 from cloche_guest.handlers import contexts as context_handlers
 from cloche_guest.handlers import runs as run_handlers
 from cloche_guest.handlers.health import HealthHandler
-from cloche_guest.http import MAX_BODY_BYTES, NoSuchPath, quiet_log
+from cloche_guest.http import HANG_UP_BYTES, NoSuchPath, quiet_log
 
 _CONTEXT = r"/v1/contexts/([^/]+)"
 _RUN = _CONTEXT + r"/runs/([^/]+)"
@@ -57,5 +57,5 @@ class GuestServer(httpserver.HTTPServer):
 
 
 def make_server(app: web.Application) -> GuestServer:
-    """Bodies are bounded by `MAX_BODY_BYTES`; idle connections are kept."""
-    return GuestServer(app, max_body_size=MAX_BODY_BYTES, max_buffer_size=MAX_BODY_BYTES + 1024 * 1024)
+    """Idle connections are kept. Bodies are collected, and bounded, by the handlers."""
+    return GuestServer(app, max_body_size=HANG_UP_BYTES)

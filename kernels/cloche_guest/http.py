@@ -21,14 +21,21 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 """4 MiB of code at its worst JSON escaping (six bytes a character), and room for an environment."""
 
+HANG_UP_BYTES: Final = 2 * MAX_BODY_BYTES
+"""A body sent in chunks says its size only at its end; after so much of it the connection is closed without an answer."""
+
 _METHODS: Final = ("GET", "POST", "DELETE")
 _MAX_ERRORS: Final = 20
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
+@web.stream_request_body
 class Handler(web.RequestHandler):
-    """Base of all handlers."""
+    """Base of all handlers. The body is collected here, so that one that is too large gets an answer: Tornado's own limit
+    only hangs up."""
+
+    _body_size = 0
 
     def compute_etag(self) -> None:
         return None
@@ -45,16 +52,28 @@ class Handler(web.RequestHandler):
         return value if re.fullmatch(r"[\w.:-]{1,128}", value) else secrets.token_hex(8)
 
     def prepare(self) -> None:
+        self._body = bytearray()
         if self.request.method not in self._allowed():
             raise web.HTTPError(405)
+        if int(self.request.headers.get("Content-Length", "0")) > MAX_BODY_BYTES:
+            raise _too_large()
+
+    def data_received(self, chunk: bytes) -> None:
+        """What is over the limit is counted and dropped; `read_body` says so."""
+        self._body_size += len(chunk)
+        if self._body_size <= MAX_BODY_BYTES:
+            self._body += chunk
 
     def read_body(self, model: type[Body]) -> Body:
         """
         Raises:
+            BodyTooLarge: over `MAX_BODY_BYTES`.
             InvalidRequest: not JSON, or not this model.
         """
+        if self._body_size > MAX_BODY_BYTES:
+            raise _too_large()
         try:
-            return model.model_validate_json(self.request.body or b"{}")
+            return model.model_validate_json(bytes(self._body) or b"{}")
         except pydantic.ValidationError as error:
             raise invalid(error) from None
 
@@ -101,8 +120,6 @@ class Handler(web.RequestHandler):
             return NotFound(
                 f"there is nothing at {self.request.path}", details={"kind": "path", "id": self.request.path}
             )
-        if status_code == 413:
-            return BodyTooLarge("the body is too large", details={"limit_bytes": MAX_BODY_BYTES})
         if 400 <= status_code < 500:
             return InvalidRequest(f"not a request this guest understands: {error}")
         return InternalError("the guest failed; its log has the traceback")
@@ -132,6 +149,10 @@ def invalid(error: pydantic.ValidationError) -> InvalidRequest:
     first = problems[0] if problems else None
     where = f"{first['field']}: {first['problem']}" if isinstance(first, dict) else "bad value"
     return InvalidRequest(f"invalid request: {where}", details={"errors": problems})
+
+
+def _too_large() -> BodyTooLarge:
+    return BodyTooLarge(f"the body is over {MAX_BODY_BYTES} bytes", details={"limit_bytes": MAX_BODY_BYTES})
 
 
 def _invalid_field(field: str, problem: str) -> InvalidRequest:
