@@ -10,7 +10,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
 from cloche.errors import InvalidRequest
-from cloche_server.drivers._base import Driver
+from cloche_server.drivers import Driver
 from cloche_server.first_key import ensure_first_key
 from cloche_server.http import make_app, make_http_server
 from cloche_server.open_calls import OpenCalls
@@ -49,7 +49,7 @@ async def running_server(settings: Settings, drivers: Sequence[Driver], images: 
         await driver_set.self_test()
         sandboxes, creates = _make_sandboxes(settings, database, driver_set, images)
         recovered = await recover(sandboxes)
-        services = _make_services(settings, keys, sandboxes, creates, driver_set, images)
+        services = _make_services(settings, keys, sandboxes, creates, images)
         http = make_http_server(make_app(services, ROUTES), settings.max_body_bytes)
         try:
             port = _listen(http, settings)
@@ -72,24 +72,19 @@ def _make_sandboxes(
         start_timeout_s=settings.start_timeout_s,
     )
     records = IdempotencyStore(database)
-    service = SandboxService(store, records, hub, drivers, images, limits)
+    service = SandboxService(store=store, idempotency=records, hub=hub, drivers=drivers, images=images, limits=limits)
     return service, IdempotentCreate(service, records)
 
 
 def _make_services(
-    settings: Settings,
-    keys: KeyStore,
-    sandboxes: SandboxService,
-    creates: IdempotentCreate,
-    drivers: DriverSet,
-    images: Images,
+    settings: Settings, keys: KeyStore, sandboxes: SandboxService, creates: IdempotentCreate, images: Images
 ) -> Services:
     return Services(
         settings=settings,
         keys=keys,
         sandboxes=sandboxes,
         creates=creates,
-        drivers=drivers,
+        drivers=sandboxes.drivers,
         images=images,
         host_names=known_names(settings.host, settings.allowed_hosts),
         open_calls=OpenCalls(),

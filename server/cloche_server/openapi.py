@@ -58,7 +58,7 @@ Refs = Mapping[type[BaseModel], dict[str, Any]]
 
 
 def _schemas(routes: Sequence[Route]) -> tuple[Refs, dict[str, Any]]:
-    """Bodies as they may come, answers as they are sent. A model used both ways gets one name each only if they differ."""
+    """Bodies as they may come, answers as they are sent; a model used both ways gets two names only if they differ."""
     bodies: dict[type[BaseModel], None] = {route.body: None for route in routes if route.body is not None}
     answers: dict[type[BaseModel], None] = {ErrorBody: None}
     for route in routes:

@@ -83,7 +83,7 @@ class Settings(BaseModel):
 
 
 def load_settings(given: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> Settings:
-    """The command line (``given``; None: not given) over the environment over defaults. `InvalidRequest` names faults."""
+    """The command line (``given``; None: not given) over the environment over defaults. `InvalidRequest` says why not."""
     values: dict[str, object] = {
         name: environ[ENV_PREFIX + name.upper()]
         for name in Settings.model_fields

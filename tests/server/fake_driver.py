@@ -104,6 +104,12 @@ class FakeDriver:
     async def usage(self, _sandbox_id: str) -> Usage:
         return Usage(0, 0, 0.0, 0)
 
+    async def console(self, _sandbox_id: str) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
 
 @dataclass(frozen=True)
 class FakeImage:

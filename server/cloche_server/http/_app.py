@@ -16,8 +16,7 @@ from cloche_server.services import Services
 
 MAX_HEADER_BYTES: Final = 32 * 1024
 IDLE_S: Final = 75.0
-"""For the next request of a connection and for all of its headers: above the 60 s after which common clients and proxies
-give up an idle connection by themselves."""
+"""For the next request of a connection and all of its headers: above the 60 s after which common proxies hang up."""
 BODY_S: Final = 60.0
 PING_S: Final = 30.0
 

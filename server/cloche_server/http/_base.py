@@ -14,7 +14,7 @@ from tornado.httputil import HTTPServerRequest
 from tornado.iostream import IOStream
 from tornado.web import Application, HTTPError, RequestHandler
 
-from cloche.errors import ClocheError, Forbidden, MethodNotAllowed, NotFound, Unauthenticated
+from cloche.errors import ClocheError, Forbidden, MalformedCursor, MethodNotAllowed, NotFound, Unauthenticated
 from cloche.models import Role
 from cloche_server.auth import Principal, bearer_secret, require_role
 from cloche_server.http._errors import public_error
@@ -169,4 +169,11 @@ def idempotency_key(header: str | None) -> str | None:
         return None
     if not (1 <= len(header) <= 128 and header.isascii() and header.isprintable()):
         raise invalid([("Idempotency-Key", "must be 1 to 128 printable ASCII characters")])
+    return header
+
+
+def last_event_id(header: str | None) -> str | None:
+    """`MalformedCursor` for text that could be no cursor and may be no header."""
+    if header is not None and not (len(header) <= 256 and header.isascii() and header.isprintable()):
+        raise MalformedCursor("Last-Event-ID is not a cursor", hint="send back the id of the last event, unchanged")
     return header

@@ -10,7 +10,7 @@ from tornado.iostream import StreamClosedError
 from tornado.web import stream_request_body
 
 from cloche.errors import BodyTooLarge, ClocheError, ConnectionFailed, GuestFault
-from cloche_server.http._base import BaseHandler, idempotency_key
+from cloche_server.http._base import BaseHandler, idempotency_key, last_event_id
 from cloche_server.http._bodies import parse_body, refuse_body
 from cloche_server.http._sse import EventTail, failure_event
 from cloche_server.relay import CHECKED_BYTES, STREAM_SILENCE_S, GuestAnswer, GuestCall, call_guest, check_json
@@ -146,7 +146,7 @@ class ApiHandler(BaseHandler):
             body=None if route.body is None else parse_body(raw, route.body),
             idempotency_key=idempotency_key(headers.get("Idempotency-Key")),
             wants_events="text/event-stream" in headers.get("Accept", "").lower(),
-            last_event_id=headers.get("Last-Event-ID"),
+            last_event_id=last_event_id(headers.get("Last-Event-ID")),
         )
 
     def _query(self, route: Route) -> Query:
@@ -188,10 +188,12 @@ class ApiHandler(BaseHandler):
             async for part in answer.parts(STREAM_SILENCE_S):
                 self.write(part)
                 await self.flush()
-        except ClocheError as error:
+        except (ClocheError, asyncio.CancelledError) as error:
             if not self._headers_written:
                 raise
-            _LOG.warning("an answer was cut short", extra={"request_id": self.request_id, "code": error.code})
+            # No error can follow half a body: the cut connection is what tells the client.
+            self._uncancel()
+            _LOG.warning("an answer was cut short", extra={"request_id": self.request_id, "why": repr(error)})
             self._abandon()
             return
         self.finish()

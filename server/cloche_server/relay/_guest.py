@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +23,7 @@ from cloche_server.uplink import WireClosed, WirePool
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 CHECKED_BYTES: Final = 1024 * 1024
-"""Answers up to this size are held back until they are complete and are JSON; larger ones are passed on as they come."""
+"""Answers up to this size are held back until they are complete and are JSON; larger ones pass as they come."""
 
 STREAM_SILENCE_S: Final = 60.0
 """Streams carry a heartbeat every 15 s; four missing ones mean a guest that hangs."""
@@ -68,16 +69,21 @@ class GuestAnswer:
     async def parts(self, silence_s: float) -> AsyncIterator[bytes]:
         """The body. `GuestFault` over the cap, `SandboxUnreachable` after ``silence_s`` or when the guest goes away."""
         total = 0
-        try:
-            async for part in self._exchange.body(silence_s):
-                total += len(part)
-                if not self.is_stream and total > self._max_bytes:
-                    raise too_large(self._max_bytes)
-                yield part
-        except (WireClosed, TimeoutError) as error:
-            raise lost(silence_s) from error
-        except ExchangeError as error:
-            raise GuestFault(str(error)) from error
+        body = self._exchange.body(silence_s)
+        while True:
+            with as_our_errors(silence_s):
+                part = await anext(body, None)
+            if part is None:
+                return
+            total += len(part)
+            if not self.is_stream and total > self._max_bytes:
+                raise too_large(self._max_bytes)
+            yield part
+
+    def check_length(self) -> None:
+        """`GuestFault` for an answer that says it is over the cap."""
+        if not self.is_stream and self.length is not None and self.length > self._max_bytes:
+            raise too_large(self._max_bytes)
 
     async def whole(self, limit: int, silence_s: float = 30.0) -> bytes:
         """The complete body; `GuestFault` when it is longer than ``limit``."""
@@ -98,22 +104,31 @@ class GuestAnswer:
             self._exchange.close()
 
 
+@contextmanager
+def as_our_errors(bound_s: float) -> Iterator[None]:
+    """Whatever the guest does to a connection becomes `SandboxUnreachable` or `GuestFault`."""
+    try:
+        yield
+    except (WireClosed, TimeoutError) as error:
+        raise lost(bound_s) from error
+    except ExchangeError as error:
+        raise GuestFault(str(error)) from error
+
+
 async def call_guest(pool: WirePool, call: GuestCall, max_bytes: int) -> GuestAnswer:
     """The answer, once its head is there and good. Raises the guest's error as ours, or what kept it from answering."""
     exchange = Exchange(await pool.take())
     try:
-        response = await _ask(exchange, call)
-        answer = GuestAnswer(exchange, response, pool, max_bytes)
-        if answer.status in call.statuses:
-            if answer.length is not None and answer.length > max_bytes and not answer.is_stream:
-                raise too_large(max_bytes)
-            return answer
-        error = await answer_error(answer)
+        answer = GuestAnswer(exchange, await _ask(exchange, call), pool, max_bytes)
+        error = None if answer.status in call.statuses else await answer_error(answer)
+        answer.check_length()
     except BaseException:
         exchange.close()
         raise
-    answer.close()
-    raise error
+    if error is not None:
+        answer.close()
+        raise error
+    return answer
 
 
 async def _ask(exchange: Exchange, call: GuestCall) -> h11.Response:
@@ -122,14 +137,10 @@ async def _ask(exchange: Exchange, call: GuestCall) -> h11.Response:
         headers.append(("Content-Type", "application/json"))
     if call.last_event_id is not None:
         headers.append(("Last-Event-ID", call.last_event_id))
-    try:
+    with as_our_errors(call.bound_s):
         async with asyncio.timeout(call.bound_s):
             await exchange.send(call.method, call.path, headers, call.body)
             response = await exchange.head()
-    except (WireClosed, TimeoutError) as error:
-        raise lost(call.bound_s) from error
-    except ExchangeError as error:
-        raise GuestFault(str(error)) from error
     if not isinstance(response, h11.Response):
         raise GuestFault("the guest changed the protocol without being asked")
     return response

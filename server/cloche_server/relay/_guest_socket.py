@@ -1,7 +1,7 @@
 """A WebSocket to a guest, over a dialled connection.
 
-The handshake is an ordinary exchange (so a refusal is an ordinary error); the frames are `websockets`' sans-I/O protocol,
-which checks masks, lengths, UTF-8 and close codes.
+The handshake is an ordinary exchange (so a refusal is an ordinary error); the frames are `websockets`' sans-I/O
+protocol, which checks masks, lengths and close codes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from websockets.protocol import CLIENT, OPEN, Protocol
 from websockets.utils import accept_key
 
 from cloche.errors import GuestFault
-from cloche_server.relay._exchange import Exchange, ExchangeError
-from cloche_server.relay._guest import GuestAnswer, answer_error, lost
+from cloche_server.relay._exchange import Exchange
+from cloche_server.relay._guest import GuestAnswer, answer_error, as_our_errors, lost
 from cloche_server.uplink import Wire, WireClosed, WirePool
 
 PING_AFTER_S: Final = 20.0
@@ -42,7 +42,8 @@ class GuestSocket:
     async def messages(self) -> AsyncIterator[str]:
         """Text messages until the guest closes; then `close_code` and `close_reason` are set.
 
-        `SandboxUnreachable` when it goes away without closing or answers no pings, `GuestFault` when it breaks protocol.
+        `SandboxUnreachable` when it goes away without closing or answers no pings, `GuestFault` when it breaks the
+        protocol.
         """
         parts: list[bytes] = []
         try:
@@ -110,30 +111,26 @@ class GuestSocket:
 
 async def open_guest_socket(pool: WirePool, path: str, bound_s: float, max_bytes: int) -> GuestSocket:
     """Raises what `call_guest` raises."""
-    wire = await pool.take()
-    exchange = Exchange(wire)
-    key = base64.b64encode(secrets.token_bytes(16)).decode()
-    headers = [
-        *(("Connection", "Upgrade"), ("Upgrade", "websocket")),
-        *(("Sec-WebSocket-Version", "13"), ("Sec-WebSocket-Key", key)),
-    ]
+    exchange = Exchange(await pool.take())
     try:
-        async with asyncio.timeout(bound_s):
-            await exchange.send("GET", path, headers, None)
-            response = await exchange.head()
-        if isinstance(response, h11.Response):
-            raise await answer_error(GuestAnswer(exchange, response, pool, max_bytes))
-        _check_accept(response, key)
-    except (WireClosed, TimeoutError) as error:
-        exchange.close()
-        raise lost(bound_s) from error
-    except ExchangeError as error:
-        exchange.close()
-        raise GuestFault(str(error)) from error
+        await _shake_hands(exchange, path, bound_s, pool, max_bytes)
     except BaseException:
         exchange.close()
         raise
-    return GuestSocket(wire, exchange.behind, max_bytes)
+    return GuestSocket(exchange.wire, exchange.behind, max_bytes)
+
+
+async def _shake_hands(exchange: Exchange, path: str, bound_s: float, pool: WirePool, max_bytes: int) -> None:
+    key = base64.b64encode(secrets.token_bytes(16)).decode()
+    upgrade = [("Connection", "Upgrade"), ("Upgrade", "websocket")]
+    secret = [("Sec-WebSocket-Version", "13"), ("Sec-WebSocket-Key", key)]
+    with as_our_errors(bound_s):
+        async with asyncio.timeout(bound_s):
+            await exchange.send("GET", path, [*upgrade, *secret], None)
+            response = await exchange.head()
+    if isinstance(response, h11.Response):
+        raise await answer_error(GuestAnswer(exchange, response, pool, max_bytes))
+    _check_accept(response, key)
 
 
 def _check_accept(response: h11.InformationalResponse, key: str) -> None:

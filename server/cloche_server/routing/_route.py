@@ -61,7 +61,7 @@ Act = Callable[["Services", Call], Awaitable[Reply]]
 
 
 class Streams(StrEnum):
-    """NEVER: one JSON answer. ON_REQUEST: with ``Accept: text/event-stream``. ALWAYS: SSE, or WebSocket on an upgrade."""
+    """NEVER: one JSON answer. ON_REQUEST: SSE with ``Accept: text/event-stream``. ALWAYS: SSE, or WebSocket."""
 
     NEVER = "never"
     ON_REQUEST = "on_request"

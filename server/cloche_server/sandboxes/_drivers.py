@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cloche.errors import DriverUnavailable
 from cloche.models import DriverReport
-from cloche_server.drivers._base import Driver, SelfTest
+from cloche_server.drivers import Driver, SelfTest, report
 
 
 class DriverSet:
@@ -43,11 +43,13 @@ class DriverSet:
         if not self._works(wanted):
             test = self._tests.get(wanted)
             why = (test.why_not if test else None) or "it is not part of this server"
-            raise self._unavailable(f"the driver {wanted} does not work here: {why}", why, test.how_to_fix if test else None)
+            raise self._unavailable(
+                f"the driver {wanted} does not work here: {why}", why, test.how_to_fix if test else None
+            )
         return self._drivers[wanted]
 
     def reports(self) -> list[DriverReport]:
-        return [_report(test) for test in self._tests.values()]
+        return [report(test) for test in self._tests.values()]
 
     def _works(self, name: str) -> bool:
         return name in self._tests and self._tests[name].works
@@ -58,15 +60,3 @@ class DriverSet:
     @staticmethod
     def _unavailable(message: str, why: str, how: str | None = None) -> DriverUnavailable:
         return DriverUnavailable(message, hint=how or "run: cloche doctor", details={"why": why})
-
-
-def _report(test: SelfTest) -> DriverReport:
-    return DriverReport(
-        name=test.driver,
-        works=test.works,
-        isolation=test.isolation,
-        version=test.version,
-        capabilities=sorted(test.capabilities),
-        why_not=test.why_not,
-        how_to_fix=test.how_to_fix,
-    )

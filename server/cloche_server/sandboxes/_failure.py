@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from cloche.models import Failure
-from cloche_server.drivers._base import ExitReason, SandboxStatus
+from cloche_server.drivers import ExitReason, SandboxStatus
 
 
 def failure_of(status: SandboxStatus) -> Failure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from cloche_server.drivers._base import Driver
+from cloche_server.drivers import Driver
 from cloche_server.state import SandboxRow
 from cloche_server.uplink import Uplink
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cloche.models import Failure, SandboxState
-from cloche_server.drivers._base import Driver, RunState
+from cloche_server.drivers import Driver, RunState
 from cloche_server.sandboxes._failure import failure_of
 from cloche_server.sandboxes._service import SandboxService
 from cloche_server.state import SandboxRow

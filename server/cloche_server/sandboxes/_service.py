@@ -15,7 +15,7 @@ from cloche.errors import ClocheError, Gone, InternalError, LimitReached, NotFou
 from cloche.models import Failure, Sandbox, SandboxCreate, SandboxState, SandboxUpdate
 from cloche_server.auth import Principal, hash_secret
 from cloche_server.clock import Clock, now_us
-from cloche_server.drivers._base import Driver
+from cloche_server.drivers import Driver
 from cloche_server.ids import new_epoch, new_sandbox_id, new_uplink_token
 from cloche_server.sandboxes._drivers import DriverSet
 from cloche_server.sandboxes._failure import failure_of
@@ -33,6 +33,7 @@ class SandboxService:
 
     def __init__(
         self,
+        *,
         store: SandboxStore,
         idempotency: IdempotencyStore,
         hub: UplinkHub,
@@ -228,6 +229,8 @@ class SandboxService:
             live = self._live.get(row.id)
             driver = self.drivers.get(row.driver)
             if driver is not None and not await self._destroy(driver, row.id):
+                if live is not None and live.watch is not None and live.watch.done():
+                    self._hold(live)
                 raise InternalError(
                     f"sandbox {row.id} could not be removed within {self._limits.destroy_timeout_s:g} s",
                     hint="try again; the server's log says more",

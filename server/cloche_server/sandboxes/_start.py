@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cloche.errors import ClocheError, SandboxStartFailed
-from cloche_server.drivers._base import Driver, SandboxSpec
+from cloche_server.drivers import Driver, SandboxSpec
 from cloche_server.relay import GuestCall, call_guest
 from cloche_server.sandboxes._live import Live
 from cloche_server.sandboxes._seams import ResolvedImage
@@ -76,7 +76,7 @@ def _spec(row: SandboxRow, token: str, image: ResolvedImage, uplink: Uplink) -> 
 
 
 def guest_environment(sandbox_id: str, epoch: str, token: str, env: Mapping[str, str]) -> dict[str, str]:
-    """What the guest reads at its start and takes out of the environment at once. ``env`` comes again with the hello."""
+    """What the guest reads at its start and takes out of the environment at once. ``env`` comes with the hello, too."""
     return {
         "CLOCHE_SANDBOX_ID": sandbox_id,
         "CLOCHE_EPOCH": epoch,

@@ -80,13 +80,15 @@ class PageToken:
                 "ascii"
             )
             created, _, sandbox_id = raw.partition(".")
-            if not (created.isdecimal() and len(created) < 19 and sandbox_id.isalnum()):
-                raise ValueError(raw)
-            return cls(int(created), sandbox_id)
         except (ValueError, binascii.Error) as error:
-            raise InvalidRequest(
-                "page is not a page token of this list", hint="pass next_page of the page before, unchanged"
-            ) from error
+            raise _no_token() from error
+        if not (created.isdecimal() and len(created) < 19 and sandbox_id.isalnum()):
+            raise _no_token()
+        return cls(int(created), sandbox_id)
+
+
+def _no_token() -> InvalidRequest:
+    return InvalidRequest("page is not a page token of this list", hint="pass next_page of the page before, unchanged")
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class Wire(asyncio.Protocol):
         return data
 
     async def read_line(self, max_bytes: int) -> bytes:
-        """One line without its newline; what follows stays unread. `WireClosed` at the end, `ValueError` if too long."""
+        """One line without its newline; the rest stays unread. `WireClosed` at the end, `ValueError` when it is too long."""
         while (end := self._buffer.find(b"\n")) < 0:
             if len(self._buffer) > max_bytes:
                 break
