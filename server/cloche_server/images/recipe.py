@@ -29,7 +29,7 @@ DEBIAN_TAG: Final = f"{PARENT_PREFIX}debian-12"
 _BUILDER_VERSION: Final = "1"
 """Part of every hash: raise it when a change here makes other images from the same directory."""
 _FROM: Final = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?\s*$", re.IGNORECASE | re.MULTILINE)
-_DEBIAN: Final = re.compile(r"(?:docker\.io/)?(?:library/)?debian:(?:12|bookworm)(?:-slim)?\Z")
+_DEBIAN: Final = re.compile(r"debian:(?:12|bookworm)(?:-slim)?\Z")
 _USES_GUEST: Final = re.compile(r"^\s*(?:COPY|ADD)\s.*\bcloche/", re.IGNORECASE | re.MULTILINE)
 _MAX_DEPTH: Final = 8
 """Chains of image directories are two or three long; a longer one is a circle."""

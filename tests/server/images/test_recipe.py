@@ -89,9 +89,7 @@ def test_a_directory_of_that_name_is_in_the_guests_way(make_directory: MakeDirec
 
 
 def test_only_debian_12_is_replaced_by_the_base_made_here(make_directory: MakeDirectory, tmp_path: Path) -> None:
-    text = (
-        "FROM alpine AS a\nFROM debian:12-slim AS b\nFROM docker.io/library/debian:bookworm\nRUN echo debian:12-slim\n"
-    )
+    text = "FROM alpine AS a\nFROM debian:12-slim AS b\nFROM debian:bookworm\nRUN echo debian:12-slim\n"
     stage(read_recipe("tiny", make_directory("tiny", text)), tmp_path / "context", own_debian=True)
     expected = f"FROM alpine AS a\nFROM {DEBIAN_TAG} AS b\nFROM {DEBIAN_TAG}\nRUN echo debian:12-slim\n"
     assert (tmp_path / "context/Dockerfile").read_text() == expected
