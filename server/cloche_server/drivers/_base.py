@@ -40,7 +40,8 @@ class SandboxSpec:
 
     ``rootfs`` is never written to. ``uplink_directory`` is a host directory, mounted read-only at `UPLINK_MOUNT`; a
     socket made in it later is seen inside at once, and only root inside may connect to one of mode 0600.
-    ``guest_env`` wins over ``image_env``. With ``sudo=False`` nothing inside can gain privileges by exec.
+    ``guest_env`` wins over ``image_env``. Nothing inside gains privileges by exec, whatever its set-user-id bits say:
+    ``sudo`` is a service of PID 1. With ``sudo=False`` PID 1 itself has fewer capabilities.
     """
 
     sandbox_id: str

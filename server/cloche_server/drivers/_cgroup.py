@@ -8,6 +8,7 @@ away, a straggler fails to join and ends, so nothing can start after a removal.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Iterable, Sequence
@@ -128,8 +129,17 @@ class Cgroup:
                 await asyncio.sleep(delay_s)
                 delay_s = min(delay_s * 2, 0.05)
 
-    def remove(self) -> None:
-        """Take the directories away, nested ones first. Call it with nobody inside; `OSError` (EBUSY) otherwise."""
+    def remove(self) -> bool:
+        """Take the directories away, nested ones first. False when somebody has joined, or is not reaped yet."""
+        try:
+            self._remove_directories()
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        return True
+
+    def _remove_directories(self) -> None:
         for directory in self._layout.all_directories(self._name):
             for nested in sorted(directory.glob("**/"), reverse=True):
                 with suppress(FileNotFoundError):

@@ -14,6 +14,7 @@ that). What goes wrong is written to the console like the runtime's own words.
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import resource
@@ -32,6 +33,8 @@ MOVE_MOUNT_F_EMPTY_PATH = 4
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
 MOUNT_ATTR_IDMAP = 0x100000
 IDS = 65536
+# gVisor answers EAGAIN, even to a program that wants to block, while a pipe of the host is full: leave room for bursts.
+CONSOLE_PIPE_BYTES = 1 << 20
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -70,6 +73,7 @@ def open_console(path: str, limit_bytes: int) -> None:
     A plain file could fill the host's disk, a pipe nobody reads would block the guest, and the server may be dead.
     """
     source, sink = os.pipe()
+    fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, CONSOLE_PIPE_BYTES)
     if os.fork() == 0:
         os.dup2(source, 0)
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), 1)
@@ -146,7 +150,7 @@ def mount_overlay(stage: str, first_id: int) -> None:
         os.mkdir(directory, 0o755)
         os.chown(directory, first_id, first_id)
     options = f"lowerdir={stage}/lower,upperdir={upper},workdir={work},index=off,metacopy=off,xino=off"
-    mount("overlay", f"{stage}/root", "overlay", MS_NODEV, options)
+    mount("overlay", f"{stage}/root", "overlay", MS_NOSUID | MS_NODEV, options)
 
 
 def prepare(orders: "dict[str, object]") -> None:

@@ -8,14 +8,16 @@ all processes are in the cgroup; so `destroy` needs neither the runtime nor the 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import shutil
 from asyncio import FIRST_COMPLETED
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
-from cloche.errors import SandboxNotRunning, SandboxStartFailed
+from cloche.errors import InternalError, SandboxNotRunning, SandboxStartFailed
 from cloche_server.drivers import _idmap
 from cloche_server.drivers._base import (
     Probe,
@@ -260,22 +262,34 @@ class OciDriver:
         await self._remove_cgroup(self._cgroup(sandbox_id))
         _idmap.release_slots(self._layout.id_slots, sandbox_id)
         paths.disk.unlink(missing_ok=True)
-        if paths.home.exists():
-            await asyncio.to_thread(shutil.rmtree, paths.home)
+        await asyncio.to_thread(_delete_tree, paths.home)
 
     async def _remove_cgroup(self, cgroup: Cgroup) -> None:
-        async with asyncio.timeout(REMOVE_BOUND_S):
-            while cgroup.exists_anywhere():
-                await cgroup.kill_all()
-                try:
-                    cgroup.remove()
-                except OSError:  # EBUSY: somebody joined in between, or is not reaped yet
-                    await asyncio.sleep(0.005)
+        try:
+            async with asyncio.timeout(REMOVE_BOUND_S):
+                while cgroup.exists_anywhere():
+                    await cgroup.kill_all()
+                    if not cgroup.remove():
+                        await asyncio.sleep(0.005)
+        except TimeoutError:
+            stuck = sorted(cgroup.pids())
+            message = f"{cgroup.oci_path} could not be emptied in {REMOVE_BOUND_S:.0f} s; processes left: {stuck}"
+            raise InternalError(message, hint="a process stuck in the kernel; destroy again later") from None
 
     def _cgroup(self, sandbox_id: str) -> Cgroup:
         if self._cgroups is None:
             self._cgroups = detect_layout()
         return Cgroup(self._cgroups, sandbox_id)
+
+
+def _delete_tree(directory: Path) -> None:
+    """Again while something is written into it: a waiter may be recording the exit."""
+    while directory.exists():
+        try:
+            shutil.rmtree(directory)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                raise
 
 
 async def _cancel(futures: Sequence[asyncio.Future[Any]]) -> None:

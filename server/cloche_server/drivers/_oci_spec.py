@@ -34,15 +34,15 @@ CAPABILITIES: Final[Mapping[str, str]] = {
     "CAP_FOWNER": "root changes modes and times of the user's files",
     "CAP_FSETID": "root keeps setgid bits while it does",
     "CAP_KILL": "PID 1 signals the user's processes",
-    "CAP_SETGID": "PID 1 starts kernels as the user; sudo",
-    "CAP_SETUID": "PID 1 starts kernels as the user; sudo",
+    "CAP_SETGID": "PID 1 starts kernels as the user",
+    "CAP_SETUID": "PID 1 starts kernels as the user",
     "CAP_NET_BIND_SERVICE": "the DNS stub on 127.0.0.1:53, web servers on port 80",
 }
 """All a sandbox's root has, and why. They count only inside the sandbox's own user namespace (runc) or its user-space
 kernel (gVisor). Left out on purpose: SYS_ADMIN, SYS_CHROOT, SYS_PTRACE, NET_ADMIN, NET_RAW, MKNOD, SETFCAP."""
 
 WITHOUT_SUDO: Final = frozenset(CAPABILITIES) - {"CAP_FSETID"}
-"""With no_new_privs nothing gains them by exec; PID 1 needs the rest itself. FSETID only matters to installers."""
+"""PID 1 needs the rest itself; FSETID only matters to installers."""
 
 MASKED_PATHS: Final = (
     "/proc/acpi",
@@ -124,7 +124,7 @@ def _process(spec: SandboxSpec, isolation: Isolation) -> JsonObject:
         "args": list(spec.guest_argv),
         "env": list[JsonValue](build_environment(spec, isolation.env)),
         "cwd": "/",
-        "noNewPrivileges": not spec.sudo,
+        "noNewPrivileges": True,  # the image's sudo asks PID 1; the pinned runsc ignores set-user-id bits anyway
         "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
         "rlimits": [
             _rlimit("RLIMIT_CORE", 0),

@@ -55,6 +55,10 @@ class Uplink:
         self._listener.close()
         self.path.unlink(missing_ok=True)
 
+    def wait_for_dial(self, timeout_s: float) -> None:
+        self._listener.settimeout(timeout_s)
+        self._listener.accept()[0].close()
+
     def ask(self, request: Mapping[str, object], timeout_s: float) -> Outcome:
         """One program run inside. `TimeoutError` when the sandbox does not dial or answer; stale dials are skipped."""
         self._listener.settimeout(timeout_s)

@@ -4,6 +4,7 @@ One request per connection: a JSON line ``{"code", "user", "timeout_s"}``; the a
 run in a child, as root or as uid 1000, so that a probe which dies or eats memory does not take this process with it.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -11,17 +12,22 @@ import signal
 import socket
 import sys
 import time
+from typing import Any
 
 SOCKET = "/run/cloche/uplink.sock"
 
 
-def start(request):
+def start(request: dict[str, Any]) -> tuple[int, int]:
     """Start the program; its output comes through the returned descriptor."""
     source, sink = os.pipe()
     pid = os.fork()
-    if pid:
-        os.close(sink)
-        return pid, source
+    if pid == 0:
+        become(request, sink)
+    os.close(sink)
+    return pid, source
+
+
+def become(request: dict[str, Any], sink: int) -> None:
     os.setsid()
     os.dup2(sink, 1)
     os.dup2(sink, 2)
@@ -34,7 +40,7 @@ def start(request):
     os.execv(sys.executable, [sys.executable, "-I", "-c", request["code"]])
 
 
-def read_until_end(source, deadline):
+def read_until_end(source: int, deadline: float) -> bytes:
     output = b""
     while (left := deadline - time.monotonic()) > 0:
         if select.select([source], [], [], left)[0]:
@@ -45,14 +51,12 @@ def read_until_end(source, deadline):
     return output
 
 
-def run(request):
+def run(request: dict[str, Any]) -> dict[str, Any]:
     begun = time.monotonic()
     pid, source = start(request)
     output = read_until_end(source, begun + request["timeout_s"])
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     status = os.waitpid(pid, 0)[1]
     os.close(source)
     reap()
@@ -60,7 +64,7 @@ def run(request):
     return {"code": os.waitstatus_to_exitcode(status), "out": output.decode(errors="replace"), "ms": milliseconds}
 
 
-def reap():
+def reap() -> None:
     """As PID 1 must: orphans of the programs end up here."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -69,7 +73,7 @@ def reap():
         pass
 
 
-def serve_one():
+def serve_one() -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(SOCKET)
         with connection.makefile("rw") as stream:

@@ -121,4 +121,4 @@ def test_a_cgroup_that_is_gone_measures_nothing(tmp_path: Path) -> None:
     assert cgroup.usage() is None
     assert cgroup.oom_kills() == 0
     assert cgroup.pids() == set()
-    cgroup.remove()
+    assert cgroup.remove()

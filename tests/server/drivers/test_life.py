@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
 
 from cloche.errors import SandboxNotRunning, SandboxStartFailed
-from cloche_server.drivers import ExitReason, OciDriver, RunState, open_drivers
+from cloche_server.drivers import ExitReason, OciDriver, RunState, SandboxSpec, open_drivers
 
-from .harness import NOTHING, Limits, Sandbox, Uplink, make_spec, new_id, running, traces
+from .harness import NOTHING, Sandbox, Uplink, make_spec, new_id, running, traces
 
 
 def test_a_started_sandbox_runs_is_listed_and_measured(shared: Sandbox) -> None:
@@ -52,7 +53,13 @@ def test_loopback_is_up_and_the_only_interface(shared: Sandbox) -> None:
         "c.sendall(b'up'); print(s.accept()[0].recv(9).decode())"
     )
     assert shared.check(echo, user=True) == "up"
-    outside = "import socket\ntry: socket.create_connection(('192.0.2.1', 80), 3); print('out')\nexcept OSError as e: print(e.errno)"
+    outside = """
+import socket
+try:
+    socket.create_connection(('192.0.2.1', 80), 3)
+except OSError as error:
+    print(error.errno)
+"""
     assert shared.check(outside) in ("101", "113")  # ENETUNREACH on Linux, EHOSTUNREACH on gVisor
 
 
@@ -69,7 +76,13 @@ def test_a_new_servers_socket_is_reached_through_the_old_mount(driver: OciDriver
 def test_the_uplink_is_read_only_and_only_roots(shared: Sandbox) -> None:
     write = "import os\ntry: os.unlink('/run/cloche/uplink.sock')\nexcept OSError as e: print(e.errno)"
     assert shared.check(write) == "30"  # EROFS
-    connect = "import socket\ntry: socket.socket(socket.AF_UNIX).connect('/run/cloche/uplink.sock')\nexcept OSError as e: print(e.errno)"
+    connect = """
+import socket
+try:
+    socket.socket(socket.AF_UNIX).connect('/run/cloche/uplink.sock')
+except OSError as error:
+    print(error.errno)
+"""
     assert shared.check(connect, user=True) == "13"  # EACCES
 
 
@@ -90,7 +103,7 @@ def test_a_new_server_sees_the_exit_of_an_old_ones_sandbox(
     driver: OciDriver, roots: Path, rootfs: Path, scratch: Path
 ) -> None:
     async def adopt() -> None:
-        with running_async(driver, rootfs, scratch) as (spec, start):
+        with running_async(driver, rootfs, scratch) as (spec, start, _):
             await start
             later = open_drivers(roots / "data", roots / "run")[driver.name]
             assert (await later.inspect(spec.sandbox_id)).state is RunState.RUNNING
@@ -107,15 +120,15 @@ def test_a_new_server_sees_the_exit_of_an_old_ones_sandbox(
 
 
 class running_async:  # noqa: N801 - reads as a function
-    """The spec of a sandbox and the coroutine that starts it."""
+    """The spec of a sandbox, the coroutine that starts it, and its uplink."""
 
     def __init__(self, driver: OciDriver, rootfs: Path, scratch: Path, **changes: object) -> None:
         self._driver = driver
         self._uplink = Uplink(scratch)
         self._spec = make_spec(new_id(), rootfs, scratch, **changes)
 
-    def __enter__(self):  # type: ignore[no-untyped-def]
-        return self._spec, self._driver.start(self._spec)
+    def __enter__(self) -> tuple[SandboxSpec, Coroutine[None, None, None], Uplink]:
+        return self._spec, self._driver.start(self._spec), self._uplink
 
     def __exit__(self, *_: object) -> None:
         self._uplink.close()
@@ -168,7 +181,7 @@ def test_a_failed_first_try_is_removed_and_the_second_succeeds(driver: OciDriver
             raise ConnectionError("not this time")
 
     async def start() -> None:
-        with running_async(driver, rootfs, scratch) as (spec, start):
+        with running_async(driver, rootfs, scratch) as (spec, start, _):
             start.close()
             await driver.start(spec, probe)
             assert (await driver.inspect(spec.sandbox_id)).state is RunState.RUNNING
@@ -184,30 +197,38 @@ def test_starting_what_runs_is_refused(shared: Sandbox, rootfs: Path) -> None:
     assert shared.check("print('still here')") == "still here"
 
 
+FLOOD = """
+import os, time
+os.write(1, b'first words')
+left = 20_000_000
+while left:
+    try:
+        left -= os.write(1, b'x' * min(left, 65536))
+    except BlockingIOError:  # gVisor, while the pipe is full
+        time.sleep(0.001)
+os.close(1)
+import socket
+socket.socket(socket.AF_UNIX).connect('/run/cloche/uplink.sock')
+time.sleep(60)
+"""
+
+
 def test_what_is_written_to_the_console_is_bounded_and_never_blocks(
     driver: OciDriver, rootfs: Path, scratch: Path
 ) -> None:
-    flood = (
-        "import os\nprint('first words', flush=True)\nfor _ in range(300): os.write(1, b'x' * 65536)\nprint('done')\n"
-    )
-    program = ("/usr/bin/python3", "-uIc", flood + "import time\nopen('/run/flooded','w'); time.sleep(60)")
-    argv = ("/bin/sh", "-c", 'set -- "$@"; "$@"', "sh", *program)
+    async def flood() -> str:
+        with running_async(driver, rootfs, scratch, guest_argv=("/usr/bin/python3", "-uIc", FLOOD)) as (
+            spec,
+            start,
+            uplink,
+        ):
+            await start
+            await asyncio.to_thread(uplink.wait_for_dial, 30)
+            text = await driver.console(spec.sandbox_id)
+            assert (await driver.inspect(spec.sandbox_id)).state is RunState.RUNNING
+            await driver.destroy(spec.sandbox_id)
+            return text
 
-    async def start() -> str:
-        spec = make_spec(new_id(), rootfs, scratch, guest_argv=argv, resources=Limits(cpus=2))
-        await driver.start(spec)
-        home = None
-        for _ in range(500):
-            home = await driver.console(spec.sandbox_id)
-            if len(home) >= 65_536:
-                break
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(0.3)
-        text = await driver.console(spec.sandbox_id)
-        assert (await driver.inspect(spec.sandbox_id)).state is RunState.RUNNING
-        await driver.destroy(spec.sandbox_id)
-        return text
-
-    text = asyncio.run(start())
+    text = asyncio.run(flood())
     assert text.startswith("first words")
     assert len(text) == 65_536

@@ -141,11 +141,11 @@ def test_capabilities_are_the_documented_ones_and_none_are_inheritable() -> None
     process = build_config(spec(), Stage("/mnt"), isolation())["process"]
     assert isinstance(process, dict)
     assert process["capabilities"] == {name: sorted(CAPABILITIES) for name in ("bounding", "effective", "permitted")}
-    assert process["noNewPrivileges"] is False
 
 
-def test_without_sudo_nothing_gains_privileges() -> None:
-    process = build_config(spec(sudo=False), Stage("/mnt"), isolation())["process"]
+@pytest.mark.parametrize("sudo", [True, False])
+def test_nothing_gains_privileges_by_exec(sudo: bool) -> None:
+    process = build_config(spec(sudo=sudo), Stage("/mnt"), isolation())["process"]
     assert isinstance(process, dict)
     assert process["noNewPrivileges"] is True
 
