@@ -50,7 +50,7 @@ async def running_server(settings: Settings, drivers: Sequence[Driver], images: 
         sandboxes, creates = _make_sandboxes(settings, database, driver_set, images)
         recovered = await recover(sandboxes)
         services = _make_services(settings, keys, sandboxes, creates, images)
-        http = make_http_server(make_app(services, ROUTES), settings.max_body_bytes)
+        http = make_http_server(make_app(services, ROUTES))
         try:
             port = _listen(http, settings)
             yield RunningServer(services, http, port, recovered, made_first_key)

@@ -18,7 +18,8 @@ def host_name(host: str) -> str:
     """Without the port, lower case; IPv6 keeps its brackets. A trailing dot stays, and so is no known name."""
     host = host.strip().lower()
     if host.startswith("["):
-        return host.partition("]")[0] + "]"
+        address, bracket, _ = host.partition("]")
+        return address + bracket
     return host.partition(":")[0]
 
 

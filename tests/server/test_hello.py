@@ -41,7 +41,7 @@ def test_once_a_session_is_known_the_token_opens_nothing() -> None:
         ({"token": "guess"}, "unknown token"),
         ({"sandbox_id": "b" * 20}, "unknown token"),
         ({"epoch": "e0"}, "this epoch has ended"),
-        ({"protocol": 2}, "protocol 2 is not 1"),
+        ({"protocol": 2}, "the protocol is not 1"),
         ({"session": "short"}, "not a hello"),
         ({"more": 1}, "not a hello"),
     ],

@@ -9,7 +9,7 @@ from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPServerRequest
 from tornado.web import Application
 
-from cloche_server.http._handler import DRAINED_FACTOR, ApiHandler
+from cloche_server.http._handler import DRAINED_BYTES, ApiHandler
 from cloche_server.http._socket import SocketHandler
 from cloche_server.routing import Route, RouteIndex, Streams
 from cloche_server.services import Services
@@ -49,12 +49,12 @@ def make_app(services: Services, routes: Sequence[Route]) -> App:
     )
 
 
-def make_http_server(app: App, max_body_bytes: int) -> HTTPServer:
+def make_http_server(app: App) -> HTTPServer:
     """Slow and idle clients are bounded here; the typed limit of bodies is the handler's."""
     return HTTPServer(
         app,
         max_header_size=MAX_HEADER_BYTES,
-        max_body_size=max_body_bytes * DRAINED_FACTOR,
+        max_body_size=DRAINED_BYTES,
         body_timeout=BODY_S,
         idle_connection_timeout=IDLE_S,
     )

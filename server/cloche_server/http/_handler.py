@@ -14,32 +14,36 @@ from cloche_server.http._base import BaseHandler, idempotency_key, last_event_id
 from cloche_server.http._bodies import parse_body, refuse_body
 from cloche_server.http._sse import EventTail, failure_event
 from cloche_server.relay import CHECKED_BYTES, STREAM_SILENCE_S, GuestAnswer, GuestCall, call_guest, check_json
-from cloche_server.routing import Call, NoQuery, Query, Reply, Route, Streams, parse_query
+from cloche_server.routing import Call, Matched, NoQuery, Query, Reply, Route, Streams, parse_query
+from cloche_server.services import Services
 
 _LOG: Final = logging.getLogger("cloche.http")
 
-DRAINED_FACTOR: Final = 4
-"""A body up to this many times the limit is read to its end (and thrown away) so that the client reads our 413; for a
-longer one the connection is cut behind the answer."""
+DRAINED_BYTES: Final = 256 * 1024 * 1024
+"""A refused body up to this size is read to its end and thrown away, so that the client gets to read our answer (about
+0.3 s for the largest); for a longer one the connection is cut behind the answer, and the client may see only that."""
 
 
 @stream_request_body
 class ApiHandler(BaseHandler):
     """One request of any route."""
 
-    def prepare(self) -> None:
+    def initialize(self, services: Services, matched: Matched | None) -> None:
+        super().initialize(services, matched)
         self._body = bytearray()
         self._received = 0
         self._refusal: ClocheError | None = None
         self._task: asyncio.Task[Any] | None = None
         self._stopping = False
         self.is_stream = False
+
+    def prepare(self) -> None:
         try:
             if self.request.method != "OPTIONS" or self.matched is None:
                 self.admit()
             self._check_length()
         except ClocheError as error:
-            if self.request.headers.get("Expect") or self._declared_length() > self._drained_bytes:
+            if self.request.headers.get("Expect") or self._declared_length() > DRAINED_BYTES:
                 raise
             self._refusal = error
 
@@ -50,10 +54,6 @@ class ApiHandler(BaseHandler):
     @property
     def _limit(self) -> int:
         return self.services.settings.max_body_bytes
-
-    @property
-    def _drained_bytes(self) -> int:
-        return self._limit * DRAINED_FACTOR
 
     def _check_length(self) -> None:
         if max(self._declared_length(), self._received) > self._limit:

@@ -96,7 +96,7 @@ def parse_query(text: str, model: type[Query]) -> Query:
         else:
             values[name] = value
     try:
-        return model.model_validate_strings(values)
+        return model.model_validate(values)
     except ValidationError as error:
         raise invalid(problems_of(error)) from error
 

@@ -44,7 +44,7 @@ def check_hello(line: bytes, expected: Expected, now: datetime) -> tuple[Hello |
     except ValidationError:
         return None, HelloReply(refused="not a hello")
     if hello.protocol != PROTOCOL_VERSION:
-        return None, HelloReply(refused=f"protocol {hello.protocol} is not {PROTOCOL_VERSION}")
+        return None, HelloReply(refused=f"the protocol is not {PROTOCOL_VERSION}")
     # Hashes are compared, so neither length nor content of a secret shows in the time this takes.
     known = [hmac.compare_digest(hash_secret(secret), expected.token_hash) for secret in (hello.session, hello.token)]
     if not any(known) or hello.sandbox_id != expected.sandbox_id:

@@ -46,6 +46,7 @@ class Uplink:
         self._expected = expected
         self._clock = clock
         self._remember = remember
+        self._refusals: set[str | None] = set()
         self._server: asyncio.Server | None = None
         self._greetings: dict[asyncio.Task[None], Wire] = {}
 
@@ -78,10 +79,16 @@ class Uplink:
             wire.close()
             return
         if hello is None:
-            _LOG.warning("uplink refused", extra={"sandbox_id": self._expected.sandbox_id, "why": reply.refused})
+            self._log_refusal(reply.refused)
             await self._close_gently(wire)
             return
         self._accept(hello, wire)
+
+    def _log_refusal(self, why: str | None) -> None:
+        """Each reason once: whoever is refused tries again for ever, and must not fill the log."""
+        if why not in self._refusals:
+            self._refusals.add(why)
+            _LOG.warning("uplink refused", extra={"sandbox_id": self._expected.sandbox_id, "why": why})
 
     def _spend_token(self, hello: Hello) -> None:
         """Before the reply, so that no crash leaves the token good; the guest repeats its session if none comes."""

@@ -1,0 +1,255 @@
+"""Uplinks: real Unix sockets, good and bad guests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cloche.errors import SandboxUnreachable
+from cloche_server.auth import hash_secret
+from cloche_server.uplink import Expected, Uplink, UplinkHub, WireClosed, _hub, _pool
+
+ID = "a" * 20
+SESSION = "s" * 32
+EXPECTED = Expected(ID, "e1", hash_secret("boot"), {"A": "1"}, sudo=True)
+
+
+class Host:
+    """One hub with one uplink."""
+
+    def __init__(self, root: Path) -> None:
+        self.remembered: list[tuple[str, str]] = []
+        self.hub = UplinkHub(root / "uplinks", lambda *pair: self.remembered.append(pair))
+        self.hub.prepare()
+        self.uplink: Uplink
+
+    async def dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_unix_connection(str(self.uplink.directory / "uplink.sock"))
+
+    async def greet(self, **changes: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, dict[str, object]]:
+        reader, writer = await self.dial()
+        hello = {
+            "protocol": 1,
+            "sandbox_id": ID,
+            "epoch": "e1",
+            "guest_epoch": "g",
+            "token": "boot",
+            "session": SESSION,
+        }
+        writer.write(json.dumps(hello | changes).encode() + b"\n")
+        return reader, writer, json.loads(await reader.readline())
+
+
+@pytest.fixture
+async def host(short_dir: Path) -> AsyncIterator[Host]:
+    made = Host(short_dir)
+    made.uplink = await made.hub.listen(EXPECTED)
+    yield made
+    made.hub.close()
+
+
+async def until(condition: object) -> None:
+    """Waits for what another task is about to do."""
+    async with asyncio.timeout(2):
+        while not condition():  # type: ignore[operator]
+            await asyncio.sleep(0.001)
+
+
+async def until_closed(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the other side closes or resets the connection."""
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+
+
+async def test_only_root_reaches_the_directories_and_any_guest_uid_reaches_its_own_socket(host: Host) -> None:
+    directory = host.uplink.directory
+    assert stat.S_IMODE(directory.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o755
+    assert stat.S_IMODE((directory / "uplink.sock").stat().st_mode) == 0o666
+
+
+@pytest.mark.expected_logs("uplink refused")
+async def test_a_good_hello_gives_a_connection_and_its_session_replaces_the_token(host: Host) -> None:
+    _, writer, reply = await host.greet()
+    assert reply["identity"]["env"] == {"A": "1"}  # type: ignore[index]
+    assert host.remembered == [(ID, hash_secret(SESSION))]
+    await until(lambda: len(host.uplink.pool) == 1)
+    _, thief, refusal = await host.greet(session="t" * 32)
+    assert refusal["refused"] == "unknown token"
+    writer.close()
+    thief.close()
+
+
+@pytest.mark.expected_logs("uplink refused")
+async def test_a_refused_guest_hears_why_and_the_connection_ends(host: Host) -> None:
+    reader, writer, reply = await host.greet(token="wrong")
+    assert reply == {"identity": None, "refused": "unknown token"}
+    writer.close()
+    assert await reader.read() == b""
+    assert len(host.uplink.pool) == 0
+
+
+@pytest.mark.parametrize("data", [b"x" * 5000, b"x" * 5000 + b"\n"])
+async def test_a_hello_longer_than_4_kib_ends_the_connection(host: Host, data: bytes) -> None:
+    reader, writer = await host.dial()
+    writer.write(data)
+    async with asyncio.timeout(2):
+        assert await until_closed(reader) == b""
+    writer.close()
+
+
+async def test_a_guest_that_says_nothing_is_hung_up_on(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_hub, "HELLO_TIMEOUT_S", 0.05)
+    reader, writer = await host.dial()
+    async with asyncio.timeout(2):
+        assert await until_closed(reader) == b""
+    writer.close()
+
+
+async def test_connections_without_a_hello_are_bounded(host: Host) -> None:
+    dialled = [await host.dial() for _ in range(40)]
+    await until(lambda: len(host.uplink._greetings) == _hub.MAX_GREETING)
+    ends = {asyncio.create_task(until_closed(reader)) for reader, _ in dialled}
+    await until(lambda: sum(end.done() for end in ends) == 40 - _hub.MAX_GREETING)
+    for _, writer in dialled:
+        writer.close()
+    await asyncio.gather(*ends)
+
+
+async def test_an_idle_connection_that_dies_leaves_the_pool_at_once(host: Host) -> None:
+    _, writer, _ = await host.greet()
+    await until(lambda: len(host.uplink.pool) == 1)
+    writer.close()
+    await until(lambda: len(host.uplink.pool) == 0)
+
+
+async def test_an_idle_guest_that_speaks_is_hung_up_on(host: Host) -> None:
+    """A second answer, sent late, must never become the answer to the next request."""
+    _, writer, _ = await host.greet()
+    await until(lambda: len(host.uplink.pool) == 1)
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    await until(lambda: len(host.uplink.pool) == 0)
+    writer.close()
+
+
+async def test_bytes_that_come_with_the_hello_spoil_the_connection(host: Host) -> None:
+    reader, writer = await host.dial()
+    hello = {"protocol": 1, "sandbox_id": ID, "epoch": "e1", "guest_epoch": "g", "token": "boot", "session": SESSION}
+    writer.write(json.dumps(hello).encode() + b"\nHTTP/1.1 200 OK\r\n\r\n")
+    assert await reader.readline()
+    assert await until_closed(reader) == b""
+    assert len(host.uplink.pool) == 0
+    writer.close()
+
+
+async def test_waiters_are_served_in_order_and_a_bound_ends_the_wait(host: Host) -> None:
+    with pytest.raises(SandboxUnreachable) as caught:
+        await host.uplink.pool.take(bound_s=0.01)
+    assert caught.value.details["bound_s"] == 0.01
+    first = asyncio.create_task(host.uplink.pool.take(2))
+    second = asyncio.create_task(host.uplink.pool.take(2))
+    await asyncio.sleep(0)
+    _, writer, _ = await host.greet()
+    wire = await first
+    assert not second.done()
+    host.uplink.pool.put(wire)
+    assert await second is wire
+    writer.close()
+
+
+async def test_a_waiter_that_was_cancelled_loses_no_connection(host: Host) -> None:
+    waiting = asyncio.create_task(host.uplink.pool.take(2))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    _, writer, _ = await host.greet()
+    await until(lambda: len(host.uplink.pool) == 1)
+    writer.close()
+
+
+async def test_closing_tells_those_who_wait(host: Host) -> None:
+    waiting = asyncio.create_task(host.uplink.pool.take(60))
+    await asyncio.sleep(0)
+    host.hub.remove(ID)
+    with pytest.raises(SandboxUnreachable):
+        await waiting
+    with pytest.raises(SandboxUnreachable):
+        await host.uplink.pool.take(60)
+    assert not host.uplink.directory.exists()
+
+
+async def test_a_full_pool_closes_used_connections_and_keeps_fresh_ones(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guest replaces a fresh one at once: closing those would make it dial for ever."""
+    monkeypatch.setattr(_pool, "MAX_IDLE", 2)
+    pool = host.uplink.pool
+    guests = [(await host.greet())[1] for _ in range(2)]
+    await until(lambda: len(pool) == 2)
+    wires = [await pool.take(), await pool.take()]
+    for wire in wires:
+        pool.put(wire)
+    guests.append((await host.greet())[1])
+    await until(lambda: wires[0].closed)
+    assert not wires[1].closed
+    assert len(pool) == 2
+    for guest in guests:
+        guest.close()
+
+
+async def test_a_new_server_listens_where_the_old_one_did(host: Host) -> None:
+    inode = host.uplink.directory.stat().st_ino
+    host.hub.close()
+    assert host.uplink.directory.exists()
+    host.uplink = await host.hub.listen(EXPECTED)
+    assert host.uplink.directory.stat().st_ino == inode
+    _, writer, reply = await host.greet()
+    assert reply["refused"] is None
+    writer.close()
+
+
+async def test_a_writer_waits_for_a_guest_that_does_not_read(host: Host) -> None:
+    reader, writer, _ = await host.greet()
+    wire = await host.uplink.pool.take(2)
+    sending = asyncio.create_task(wire.write(b"x" * 4_000_000))
+    done, _ = await asyncio.wait({sending}, timeout=0.1)
+    assert not done
+    assert len(await reader.readexactly(4_000_000)) == 4_000_000
+    await sending
+    writer.close()
+    wire.close()
+
+
+async def test_a_guest_that_sends_faster_than_we_read_waits(host: Host) -> None:
+    _, writer, _ = await host.greet()
+    wire = await host.uplink.pool.take(2)
+    writer.write(b"y" * 8_000_000)
+    await asyncio.sleep(0.1)
+    assert len(wire._buffer) < 1_000_000
+    got = 0
+    while got < 8_000_000:
+        got += len(await wire.read())
+    writer.close()
+    assert await wire.read() == b""
+    with pytest.raises(WireClosed):
+        await wire.write(b"z")
+
+
+@pytest.mark.usefixtures("open_descriptors")
+async def test_descriptors_are_given_back(short_dir: Path) -> None:
+    host = Host(short_dir)
+    host.uplink = await host.hub.listen(EXPECTED)
+    for _ in range(20):
+        _, writer, _ = await host.greet()
+        writer.close()
+    host.hub.close()
+    await asyncio.sleep(0.05)
+    assert os.path.isdir(host.uplink.directory)
