@@ -65,14 +65,6 @@ def test_the_default_context_is_made_on_first_use(lone_guest: Guest) -> None:
     assert default.value("'again'") == "'again'"
 
 
-def test_contexts_are_limited(lone_guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cloche_guest.contexts import _service
-
-    assert (
-        _service.MAX_CONTEXTS == 64
-    )  # 64 kernels are too many for a test; the check itself is tested in test_service.py
-
-
 def test_a_missing_cwd_is_the_callers_mistake_and_leaves_nothing(guest: Guest) -> None:
     before = guest.health()
     error = guest.call("POST", "/v1/contexts", {"cwd": "/no/such/place"}, status=400)

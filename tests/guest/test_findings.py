@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import signal
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 import zmq
 from guest_process import Guest, guest_environ, running_guest, text
+from uplink_hub import Hub, call
 
 from cloche.models import ContextLimits
 from cloche_guest.children import Children
@@ -127,41 +127,21 @@ async def test_the_wedge_a_request_sent_while_replies_go_out_is_not_stranded(tmp
 @pytest.mark.parametrize("lo", ["up", "down"])
 async def test_finding_10_forked_children_can_print_without_a_network(tmp_path: Path, lo: str) -> None:
     """With lo down, a print of a forked child hung the cell: stock ipykernel sends it over tcp to 127.0.0.1."""
-    uplink = tmp_path / "up.sock"
-    connections: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
-
-    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
-        identity = {"sandbox_id": "a" * 20, "epoch": "e", "env": {}, "sudo": False, "now": "2026-01-01T00:00:00Z"}
-        writer.write(json.dumps({"identity": identity}).encode() + b"\n")
-        await connections.put((reader, writer))
-
-    server = await asyncio.start_unix_server(welcome, uplink)
+    hub = Hub(tmp_path / "up.sock")
+    await hub.open()
     command = ["unshare", "-n", "sh", "-c", ("ip link set lo up; " if lo == "up" else "") + 'exec "$0" -m cloche_guest']
-    environ = guest_environ(tmp_path, tmp_path) | {"CLOCHE_GUEST_UPLINK": str(uplink)}
+    environ = guest_environ(tmp_path, tmp_path) | {"CLOCHE_GUEST_UPLINK": str(hub.path)}
     process = await asyncio.create_subprocess_exec(*command, sys.executable, env=environ)
+    code = "import os\nif not os.fork(): print('child')\nelse:\n  os.wait(); print('parent')"
     try:
         async with asyncio.timeout(30):
-            reader, writer = await connections.get()
-            code = "import os\nif not os.fork(): print('child')\nelse:\n  os.wait(); print('parent')"
-            body = json.dumps({"code": code}).encode()
-            head = f"POST /v1/contexts/default/runs HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            size = next(int(line.split()[1]) for line in await _head(reader) if line.startswith(b"Content-Length"))
-            run = json.loads(await reader.readexactly(size))
+            run = await call(await hub.take(), "POST", "/v1/contexts/default/runs", {"code": code})
     finally:
         process.terminate()
         await process.wait()
-        server.close()
-        while not connections.empty():
-            connections.get_nowait()[1].close()
-        writer.close()
+        await hub.close()
     assert text(run) == "child\nparent\n"
     assert run["duration_s"] < 2
-
-
-async def _head(reader: asyncio.StreamReader) -> list[bytes]:
-    return (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
 
 
 def test_a_cell_is_about_as_fast_as_with_bare_jupyter_client(guest: Guest) -> None:
