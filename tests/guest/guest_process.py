@@ -104,7 +104,7 @@ class Context:
             yield from parse_sse(response.iter_lines())
 
     def until(self, run_id: str, kind: str, **data: Any) -> Json:
-        """The first event of that type (and with that data) of a run."""
+        """The first event of that type (and with that data) of a run. Text may come in several events: see `_first`."""
         return self._first(self.events(run_id), kind, data)
 
     def context_until(self, kind: str, **data: Any) -> Json:
@@ -116,9 +116,15 @@ class Context:
         return connect(f"ws://127.0.0.1:{self.guest.port}{self.path}/runs/{run_id}/events{query}", proxy=None)
 
     def _first(self, events: Iterator[Json], kind: str, data: Json) -> Json:
+        """`text` is looked for in all text so far: a print makes two writes, which may become two events."""
         with contextlib.closing(events):  # type: ignore[type-var]
+            text = data.pop("text", None)
+            so_far = ""
             for event in events:
-                if event["type"] == kind and all(event["data"].get(name) == value for name, value in data.items()):
+                if event["type"] != kind or any(event["data"].get(name) != value for name, value in data.items()):
+                    continue
+                so_far += event["data"].get("text", "")
+                if text is None or text in so_far:
                     return event
         raise AssertionError(f"the stream ended without {kind} {data}")
 

@@ -21,8 +21,7 @@ threading.Thread(target=work).start()
     first = context.ok(code)
     second = context.ok("go.set()\n_ = done.wait(10)\nprint('mine')")
     assert text(second) == "mine\n"
-    event = context.context_until("stdout", run_id=first["id"])
-    assert "late" in event["data"]["text"]
+    context.context_until("stdout", run_id=first["id"], text="late\n")
     assert "late" not in text(context.get(first["id"]))
 
 

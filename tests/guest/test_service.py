@@ -80,7 +80,10 @@ if not os.fork():
     if not os.fork(): os._exit(0)
     os._exit(0)
 os.wait()
-def zombies(): return [p for p in os.listdir('/proc') if p.isdigit() and ') Z ' in open(f'/proc/{p}/stat').read()]
+def state(pid):
+    try: return open(f'/proc/{pid}/stat').read().rpartition(') ')[2][0]
+    except OSError: return 'gone'
+def zombies(): return [p for p in os.listdir('/proc') if p.isdigit() and state(p) == 'Z']
 while zombies(): time.sleep(0.01)
 print(os.getppid(), zombies())
 """

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloche_guest.contexts._supervision import HALF_WAIT_S, PROBE_WAIT_S, Decision, Step, Watch, decide
+from cloche_guest.contexts._supervision import BEGIN_WAIT_S, HALF_WAIT_S, PROBE_WAIT_S, Decision, Step, Watch, decide
 
-RUNNING = Watch(started_at=100.0, timeout_s=10.0, grace_s=4.0)
+RUNNING = Watch(started_at=100.0, timeout_s=10.0, grace_s=4.0, begun=True)
 
 
 def test_a_running_run_is_waited_for_until_its_time_is_over() -> None:
@@ -40,6 +40,14 @@ def test_a_probe_without_an_answer_ends_it_too() -> None:
 
 def test_asked_to_stop_it_is_interrupted() -> None:
     assert decide(replace(RUNNING, stop_asked=True), 101) == Decision(Step.INTERRUPT, reason="interrupted")
+
+
+def test_the_interrupt_is_held_back_until_the_code_begins() -> None:
+    """Between two cells the kernel ignores SIGINT: the interrupt of a run that was just sent would be lost."""
+    sent = replace(RUNNING, begun=False, stop_asked=True)
+    assert decide(sent, 100.5) == Decision(Step.WAIT, until=100 + BEGIN_WAIT_S)
+    assert decide(replace(sent, begun=True), 100.5).step is Step.INTERRUPT
+    assert decide(sent, 100 + BEGIN_WAIT_S).step is Step.INTERRUPT
 
 
 def test_over_its_time_it_is_interrupted() -> None:
@@ -75,6 +83,7 @@ times = st.one_of(st.none(), st.floats(100, 200))
         grace_s=st.floats(0.1, 50),
         replied_at=times,
         idle_at=times,
+        begun=st.booleans(),
         stop_asked=st.booleans(),
         interrupted_at=times,
         interrupts=st.integers(0, 2),

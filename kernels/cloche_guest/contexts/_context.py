@@ -481,6 +481,8 @@ class LiveContext:
             case Started():
                 run.execution_count = fact.execution_count
                 run.note("started", {"execution_count": fact.execution_count, "generation": run.generation})
+                execution.watch = replace(execution.watch, begun=True)
+                self._changed.set()
             case Failed():
                 run.add_error(fact.error)
             case Asked():

@@ -9,11 +9,10 @@ from typing import Literal
 
 from cloche.models import Failure
 from cloche_guest.children import ExitStatus
+from cloche_guest.memory_guard import count_kills
 
-_COUNTERS = (
-    Path("/sys/fs/cgroup/memory.events"),  # cgroup v2
-    Path("/sys/fs/cgroup/memory/memory.oom_control"),  # cgroup v1
-)
+_COUNTER = Path("/run/cloche-memory-events")
+"""The sandbox' memory.events (cgroup v2) or memory.oom_control (v1), where the driver shows it."""
 
 _LOG_LINES = 8
 
@@ -61,15 +60,12 @@ def signal_name(number: int) -> str:
 
 
 def read_oom_kills() -> int:
-    """Processes the kernel has killed for want of memory in this sandbox; 0 where no counter can be seen."""
-    for path in _COUNTERS:
-        try:
-            match = re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE)
-        except OSError:
-            continue
-        if match:
-            return int(match[1])
-    return 0
+    """Processes killed for want of memory in this sandbox, by the kernel (where its counter is shown) or the guard."""
+    try:
+        match = re.search(r"^oom_kill (\d+)$", _COUNTER.read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    return count_kills() + (int(match[1]) if match else 0)
 
 
 def _with_log(message: str, log_tail: str) -> str:

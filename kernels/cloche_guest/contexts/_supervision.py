@@ -10,14 +10,15 @@ Rules
 * A run that was asked to stop, or whose time is over, gets SIGINT and a question on shell, which wakes a kernel whose
   event loop sleeps. After half of the grace time it gets a second SIGINT: Python loses a KeyboardInterrupt that is
   raised in a callback (around a fork, in a destructor). If it is not over within the grace time, its kernel is killed.
+* The signal is held back until the kernel has said that it begins: before that it ignores signals, and the interrupt
+  would be lost. A kernel that does not say so within `BEGIN_WAIT_S` gets it anyway.
 * A dead kernel ends the run at once.
 
 | facts | decision |
 |---|---|
 | kernel dead | Finish |
 | reply and idle, or one of them and the probe answered or overdue | Finish |
-| asked to stop, not yet interrupted | Interrupt |
-| time over, not yet interrupted | Interrupt |
+| asked to stop or time over, begun, not yet interrupted | Interrupt |
 | interrupted once, half of the grace over | Interrupt |
 | interrupted, grace over | Kill |
 | one of the two for HALF_WAIT_S | Probe |
@@ -34,6 +35,9 @@ HALF_WAIT_S = 0.25
 """Reply and idle leave the kernel within a millisecond of each other; a loaded gVisor needs some 50 ms."""
 
 PROBE_WAIT_S = 5.0
+
+BEGIN_WAIT_S = 1.0
+"""A kernel begins a run within a millisecond or two."""
 
 StopReason = Literal["interrupted", "timeout"]
 
@@ -55,6 +59,7 @@ class Watch:
     started_at: float
     timeout_s: float
     grace_s: float
+    begun: bool = False
     replied_at: float | None = None
     idle_at: float | None = None
     stop_asked: bool = False
@@ -78,16 +83,23 @@ def decide(watch: Watch, now: float) -> Decision:
     """The one thing to do now; after doing it the facts are others and `decide` is asked again."""
     if watch.dead or _is_over(watch, now):
         return Decision(Step.FINISH)
-    if watch.interrupted_at is None and not _is_half(watch):
-        if watch.stop_asked:
-            return Decision(Step.INTERRUPT, reason="interrupted")
-        if now >= watch.started_at + watch.timeout_s:
-            return Decision(Step.INTERRUPT, reason="timeout")
+    stop = _stop(watch, now)
+    if stop is not None and watch.interrupted_at is None and not _is_half(watch):
+        may_at = watch.started_at + BEGIN_WAIT_S
+        if watch.begun or now >= may_at:
+            return Decision(Step.INTERRUPT, reason=stop)
+        return Decision(Step.WAIT, until=may_at)
     times = _times(watch)
     due = [step for step, at in times.items() if step is not Step.WAIT and now >= at]
     if due:
         return Decision(due[0])
     return Decision(Step.WAIT, until=min(times.values()))
+
+
+def _stop(watch: Watch, now: float) -> StopReason | None:
+    if watch.stop_asked:
+        return "interrupted"
+    return "timeout" if now >= watch.started_at + watch.timeout_s else None
 
 
 def _is_half(watch: Watch) -> bool:
