@@ -96,14 +96,23 @@ class FakeGuest:
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             self.requests.append((method, target, headers, body))
             answering = asyncio.ensure_future(self.raw(method, target, headers, body, writer))
-            while not answering.done():
-                await asyncio.wait({answering}, timeout=0.02)
-                if reader.at_eof() and not answering.done():
-                    self.disconnects += 1
-                    answering.cancel()
+            try:
+                if await self._hung_up(answering, reader):
                     return True
-            answering.result()
+                answering.result()
+            finally:
+                answering.cancel()
+                await asyncio.gather(answering, return_exceptions=True)
             await writer.drain()
+
+    async def _hung_up(self, answering: asyncio.Future[None], reader: asyncio.StreamReader) -> bool:
+        """Waits for the answer to be written; True when the server goes away first."""
+        while not answering.done():
+            await asyncio.wait({answering}, timeout=0.02)
+            if reader.at_eof() and not answering.done():
+                self.disconnects += 1
+                return True
+        return False
 
     async def close(self) -> None:
         self._closed = True

@@ -48,6 +48,9 @@ class Exchange:
         for _ in range(MAX_INFORMATIONAL + 1):
             event = await self._next()
             if isinstance(event, h11.Response):
+                # h11 bounds only headers that are still incomplete; these may have come all at once.
+                if sum(len(name) + len(value) for name, value in event.headers) > MAX_HEADER_BYTES:
+                    raise ExchangeError("the headers of the answer are too large")
                 return event
             if isinstance(event, h11.InformationalResponse) and event.status_code == 101:
                 return event
