@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cloche_guest.children import Account
 
-_PRIVATE = ("CLOCHE_SANDBOX_ID", "CLOCHE_EPOCH", "CLOCHE_UPLINK_TOKEN", "CLOCHE_ENV")
+_PRIVATE = ("CLOCHE_SANDBOX_ID", "CLOCHE_EPOCH", "CLOCHE_UPLINK_TOKEN", "CLOCHE_ENV", "CLOCHE_MEMORY_GUARD")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class GuestConfig:
     workspace: str
     runtime_dir: Path
     guest_epoch: str
+    memory_guard: bool
 
 
 def take_config(environ: MutableMapping[str, str], *, is_root: bool) -> GuestConfig:
@@ -52,6 +53,7 @@ def take_config(environ: MutableMapping[str, str], *, is_root: bool) -> GuestCon
         workspace=settings.get("CLOCHE_GUEST_WORKSPACE", "/workspace"),
         runtime_dir=Path(settings.get("CLOCHE_GUEST_RUNTIME_DIR", "/run/cloche-guest")),
         guest_epoch=secrets.token_hex(8),
+        memory_guard=private["CLOCHE_MEMORY_GUARD"] == "1",
     )
 
 

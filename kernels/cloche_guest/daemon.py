@@ -15,6 +15,7 @@ from cloche_guest.children import Children
 from cloche_guest.config import GuestConfig
 from cloche_guest.contexts import ContextService
 from cloche_guest.identity import SandboxIdentity
+from cloche_guest.memory_guard import start_memory_guard
 from cloche_guest.sudo import SudoBroker
 from cloche_guest.uplink import Uplink
 
@@ -25,6 +26,8 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
     """Run the guest until SIGTERM or SIGINT."""
     children = Children(collect_orphans=os.getpid() == 1)
     children.watch()
+    if config.memory_guard:
+        start_memory_guard()
     stop = _stop_signal()
     config.runtime_dir.mkdir(mode=0o711, parents=True, exist_ok=True)  # the kernels' user must be able to pass through
     contexts = ContextService(

@@ -65,6 +65,11 @@ class Cgroup:
         """Write a pid into each to move the process in."""
         return [directory / "cgroup.procs" for directory in self._layout.directories(self._name)]
 
+    @property
+    def memory_events(self) -> Path:
+        """The file that counts out-of-memory kills."""
+        return self._layout.directory(Controller.MEMORY, self._name) / OOM_FILE[self._layout.version]
+
     def create(self, limits: Limits) -> None:
         """Make the directories and set the limits. `OSError` when the kernel refuses one."""
         if self._layout.version == 2:

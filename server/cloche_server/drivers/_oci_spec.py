@@ -78,6 +78,8 @@ MASKED_PATHS: Final = (
 """Tell about the host or its sandboxes, or steer it. Docker's list (oci/defaults.go), with interrupts and powercap
 (side channels, CVE-2020-8694), kallsyms, the page counts, and the parts of /sys that no program here needs."""
 
+MEMORY_EVENTS: Final = "/run/cloche-memory-events"
+
 READ_ONLY_PATHS: Final = ("/proc/fs", "/proc/irq", "/proc/sys")
 
 
@@ -93,6 +95,9 @@ class Isolation:
     open_files: int = OPEN_FILES
     env: Mapping[str, str] = field(default_factory=dict)
     """Told to PID 1; the guest's own variables win."""
+    memory_events: str | None = None
+    """The cgroup's file of that name, shown read-only so that the guest can tell why a process was killed. One file: a
+    whole cgroupfs inside would be a way out (CVE-2022-0492)."""
 
 
 def build_config(spec: SandboxSpec, stage: Stage, isolation: Isolation) -> JsonObject:
@@ -151,6 +156,11 @@ def _mounts(spec: SandboxSpec, stage: Stage, isolation: Isolation) -> list[JsonV
         _mount("/sys", "sysfs", [*private, "ro"]),
         *(tmp if isolation.tmp_in_memory else []),
         _mount(UPLINK_MOUNT, "bind", ["bind", "ro", *private], stage.uplink),
+        *(
+            [_mount(MEMORY_EVENTS, "bind", ["bind", "ro", *private], isolation.memory_events)]
+            if isolation.memory_events
+            else []
+        ),
     ]
 
 

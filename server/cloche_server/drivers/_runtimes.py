@@ -40,8 +40,8 @@ class Runtime(Protocol):
     @property
     def capabilities(self) -> frozenset[str]: ...
     @property
-    def needs_ids(self) -> bool:
-        """True: the sandbox gets a range of host user ids."""
+    def shares_kernel(self) -> bool:
+        """True: the sandbox gets a range of host user ids, and the host's kernel kills its processes one by one."""
 
     @property
     def how_to_get(self) -> str: ...
@@ -70,7 +70,7 @@ class Gvisor:
     isolation: str = "user-space kernel"
     strength: int = 20
     capabilities: frozenset[str] = frozenset({"limits", "disk_limit"})
-    needs_ids: bool = False
+    shares_kernel: bool = False
     how_to_get: str = f"run `make runsc` (installs Debian 13's runsc at {PINNED_RUNSC}), or set CLOCHE_RUNSC"
 
     def find(self) -> Path | None:
@@ -121,7 +121,7 @@ class Runc:
     isolation: str = "namespaces"
     strength: int = 10
     capabilities: frozenset[str] = frozenset({"limits", "disk_limit"})
-    needs_ids: bool = True
+    shares_kernel: bool = True
     how_to_get: str = "apt-get install runc"
 
     def find(self) -> Path | None:

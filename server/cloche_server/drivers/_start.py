@@ -69,6 +69,7 @@ def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cg
     isolation = replace(
         runtime.isolation_for(spec, stage, first_id, cgroup.oci_path),
         open_files=min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
+        memory_events=str(cgroup.memory_events) if runtime.shares_kernel else None,
     )
     orders = LaunchOrders(
         join_files=[str(file) for file in cgroup.join_files],
@@ -93,7 +94,7 @@ def _binary(runtime: Runtime) -> Path:
 
 
 def _first_id(runtime: Runtime, layout: Layout, sandbox_id: str) -> int | None:
-    if not runtime.needs_ids:
+    if not runtime.shares_kernel:
         return None
     return _idmap.first_id(_idmap.take_slot(layout.id_slots, sandbox_id))
 

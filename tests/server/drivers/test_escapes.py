@@ -99,11 +99,21 @@ def test_11_no_cgroup_file_system_can_be_seen_or_mounted(shared: Sandbox) -> Non
     tries = probe(
         shared,
         "print(libc.mount(b'c', b'/srv', b'cgroup', 0, b'memory'), libc.mount(b'c', b'/srv', b'cgroup2', 0, b''))\n"
-        "print(' cgroup' in open('/proc/mounts').read(), errno_of(os.listdir, '/sys/fs/cgroup'))\n"
+        "seen = [m.split()[1] for m in open('/proc/mounts') if m.split()[2].startswith('cgroup')]\n"
+        "print(','.join(seen) or 'none', errno_of(os.listdir, '/sys/fs/cgroup'))\n"
         "print('/proc' in open('/proc/mounts').read())",
     ).split()
-    assert tries[:3] == ["-1", "-1", "False"]
+    assert tries[:2] == ["-1", "-1"]
+    assert tries[2] in ("none", "/run/cloche-memory-events")
     assert tries[4] == "True"
+
+
+def test_the_one_file_of_the_cgroup_that_runc_shows_can_only_be_read(shared: Sandbox) -> None:
+    if shared.driver.name != "runc":
+        assert probe(shared, "print(os.path.exists('/run/cloche-memory-events'))") == "False"
+        return
+    code = "p = '/run/cloche-memory-events'; print('oom_kill ' in open(p).read(), errno_of(os.open, p, os.O_WRONLY))"
+    assert probe(shared, code).split() == ["True", "EROFS"]
 
 
 def test_files_of_the_host_are_not_there(shared: Sandbox, roots: Path) -> None:
