@@ -11,7 +11,6 @@ import pytest
 from cloche.errors import ErrorBody, SandboxStartFailed
 from cloche.models import Role, Sandbox
 from cloche_server.drivers import ExitReason, RunState, SandboxStatus
-
 from cloche_server.state import SandboxFilter
 
 from .conftest import Harness, harness

@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -280,7 +280,7 @@ async def socket_guest(cloche: Harness, script: Callable[[Socket], Awaitable[Non
             await asyncio.sleep(0.005)
 
     class Handler(Socket):
-        received: list[str | bytes] = []
+        received: ClassVar[list[str | bytes]] = []
         closed = asyncio.Event()
 
     Handler.script = script  # type: ignore[assignment]
@@ -453,9 +453,9 @@ async def test_a_socket_client_that_stops_reading_makes_the_guest_wait(cloche: H
 
 
 async def test_a_shutdown_closes_sockets_with_a_reason(short_dir: Path) -> None:
-    async with harness(short_dir) as cloche:
-        async with socket_guest(cloche, forever) as (url, _):
-            client = await dial(cloche, url)
-    code, reason = await close_of(client)
+    async with harness(short_dir) as cloche, socket_guest(cloche, forever) as (url, _):
+        client = await dial(cloche, url)
+        await cloche.server.services.open_calls.close(0.5)
+        code, reason = await close_of(client)
     assert code == 1012
     assert json.loads(reason)["code"] == "connection_failed"

@@ -1,0 +1,85 @@
+"""One real server for all tests of this directory that do not harm it, and one of its own for those that do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cloche_server.images import ImageNotFound, ImageStore
+
+from .server_process import ServerProcess
+
+DRIVERS = ("gvisor", "runc")
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    if os.geteuid() != 0:
+        pytest.skip("sandboxes need root")
+    try:
+        return ImageStore().resolve("python").digest
+    except ImageNotFound:
+        pytest.skip("no image `python`: run `make image`")
+
+
+def make_server(*options: str) -> ServerProcess:
+    """In a directory with a short name: the path of a Unix socket has 107 bytes."""
+    server = ServerProcess(Path(tempfile.mkdtemp(prefix="cl", dir="/tmp")), options)
+    server.start()
+    return server
+
+
+def end_server(server: ServerProcess) -> None:
+    server.remove_all()
+    shutil.rmtree(server.directory)
+
+
+@pytest.fixture(scope="session")
+def server(image: str) -> Iterator[ServerProcess]:
+    """Shared: leave it running."""
+    assert image
+    made = make_server()
+    yield made
+    end_server(made)
+
+
+@pytest.fixture
+def own_server(image: str) -> Iterator[ServerProcess]:
+    """For a test that kills it."""
+    assert image
+    made = make_server()
+    yield made
+    end_server(made)
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[httpx.Client]:
+    with server.client() as made:
+        yield made
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make_sandbox(client: httpx.Client) -> Iterator[Callable[..., str]]:
+    """Makes sandboxes on the shared server; they are deleted after the test."""
+    made: list[str] = []
+
+    def make(**body: object) -> str:
+        response = client.post("/v1/sandboxes", json=body)
+        assert response.status_code == 201, response.text
+        made.append(response.json()["id"])
+        return made[-1]
+
+    yield make
+    for sandbox_id in made:
+        client.delete(f"/v1/sandboxes/{sandbox_id}")

@@ -1,0 +1,124 @@
+"""Real sandboxes through the real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import httpx
+
+from .server_process import ServerProcess, descriptors, memory_kib
+
+Make = Callable[..., str]
+
+
+def run(client: httpx.Client, sandbox_id: str, code: str, **body: object) -> dict[str, object]:
+    response = client.post(f"/v1/sandboxes/{sandbox_id}/contexts/default/runs", json={"code": code, **body})
+    assert response.status_code == 200, response.text
+    return dict(response.json())
+
+
+def text(result: dict[str, object]) -> str:
+    return "".join(o.get("text") or o["data"]["text/plain"] for o in result["outputs"])  # type: ignore[attr-defined]
+
+
+def test_cells_build_on_each_other(client: httpx.Client, make_sandbox: Make, driver: str) -> None:
+    sandbox_id = make_sandbox(driver=driver, env={"GREETING": "hello"})
+    shown = client.get(f"/v1/sandboxes/{sandbox_id}").json()
+    assert (shown["driver"], shown["state"]) == (driver, "running")
+    run(client, sandbox_id, "import os; x = os.environ['GREETING']")
+    assert text(run(client, sandbox_id, "x + '!'")) == "'hello!'"
+
+
+def test_the_strongest_driver_is_the_default_and_is_named(server: ServerProcess, client: httpx.Client) -> None:
+    info = client.get("/v1/info").json()
+    works = [report["name"] for report in info["drivers"] if report["works"]]
+    assert info["default_driver"] == works[0] == "gvisor"
+    assert "driver: gvisor (" in server.said
+    assert server.key not in server.said
+    assert server.key not in server.log.read_text()
+
+
+def test_a_sandbox_whose_first_process_is_killed_says_so(
+    client: httpx.Client, make_sandbox: Make, driver: str, server: ServerProcess
+) -> None:
+    sandbox_id = make_sandbox(driver=driver)
+    pid = int((server.directory / "run" / driver / sandbox_id / "pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while (shown := client.get(f"/v1/sandboxes/{sandbox_id}").json())["state"] == "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert shown["state"] == "failed"
+    assert shown["failure"]["reason"] in {"signal", "exit", "lost"}
+    call = client.get(f"/v1/sandboxes/{sandbox_id}/contexts")
+    assert call.json()["code"] == "sandbox_not_running"
+    assert not (server.directory / "run" / "uplinks" / sandbox_id).exists()
+
+
+DIAL = """
+import json, socket
+said = []
+for line in {lines!r}:
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(10)
+    try:
+        s.connect("/run/cloche/uplink.sock")
+        s.sendall(line.encode())
+        said.append(s.recv(1000).decode())
+    except OSError as error:
+        said.append(type(error).__name__)
+print(json.dumps(said))
+"""
+
+
+def test_a_guest_under_user_control_cannot_hurt_the_server(
+    client: httpx.Client, make_sandbox: Make, driver: str, server: ServerProcess
+) -> None:
+    """Root inside the sandbox dials the uplink itself: without the session it is nobody."""
+    sandbox_id = make_sandbox(driver=driver)
+    hello = {
+        "protocol": 1,
+        "sandbox_id": sandbox_id,
+        "epoch": "e",
+        "guest_epoch": "g",
+        "token": "t",
+        "session": "s" * 32,
+    }
+    lines = ["x" * 100_000, "{}\n", json.dumps(hello) + "\n"]
+    said = json.loads(text(run(client, sandbox_id, DIAL.format(lines=lines))))
+    assert all('identity":{' not in line for line in said), said
+    assert text(run(client, sandbox_id, "1 + 1")) == "2"
+    assert server.process is not None
+    assert server.process.poll() is None
+
+
+def test_memory_and_descriptors_of_the_server_stay_flat(
+    client: httpx.Client, make_sandbox: Make, server: ServerProcess
+) -> None:
+    assert server.process is not None
+    pid = server.process.pid
+    sandbox_id = make_sandbox(driver="runc")
+    big = "print('x' * 1_000_000)"
+    for _ in range(10):
+        run(client, sandbox_id, big)
+    memory, open_files = memory_kib(pid), descriptors(pid)
+    for _ in range(100):
+        run(client, sandbox_id, big)
+    assert memory_kib(pid) < memory + 30_000
+    assert descriptors(pid) <= open_files + 4
+
+
+def test_the_relay_adds_little(client: httpx.Client, make_sandbox: Make) -> None:
+    """The server's own share of a call; generous here, bench/ has the numbers."""
+    sandbox_id = make_sandbox(driver="runc")
+    run(client, sandbox_id, "1")
+    took = []
+    for _ in range(30):
+        began = time.perf_counter()
+        client.get(f"/v1/sandboxes/{sandbox_id}/contexts")
+        took.append(time.perf_counter() - began)
+    assert sorted(took)[15] < 0.05
