@@ -113,7 +113,7 @@ def test_the_one_file_of_the_cgroup_that_runc_shows_can_only_be_read(shared: San
         assert probe(shared, "print(os.path.exists('/run/cloche-memory-events'))") == "False"
         return
     code = "p = '/run/cloche-memory-events'; print('oom_kill ' in open(p).read(), errno_of(os.open, p, os.O_WRONLY))"
-    assert probe(shared, code).split() == ["True", "EROFS"]
+    assert probe(shared, code).split() in (["True", "EROFS"], ["True", "EACCES"])
 
 
 def test_files_of_the_host_are_not_there(shared: Sandbox, roots: Path) -> None:
