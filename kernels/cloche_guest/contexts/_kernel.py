@@ -107,6 +107,7 @@ async def start_kernel(
         if failure is not None:
             raise KernelStartFailed(failure) from error
         raise
+    process.has_started()
     return kernel
 
 

@@ -89,6 +89,10 @@ class KernelProcess:
         kills = read_oom_kills() - self._oom_kills
         return explain_exit(self._child.exited.result(), oom_kills=kills, log_tail=self._log.text())
 
+    def has_started(self) -> None:
+        """What it said while it started is no reason for a later end."""
+        self._log.forget()
+
     def log_tail(self) -> str:
         return self._log.text()
 

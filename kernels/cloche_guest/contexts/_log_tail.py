@@ -23,6 +23,11 @@ class LogTail:
         self._read()
         return self._tail.decode(errors="replace").strip()
 
+    def forget(self) -> None:
+        """What was said so far explains nothing that happens later."""
+        self._read()
+        self._tail = b""
+
     def close(self) -> None:
         """Closing twice does nothing."""
         if self._descriptor is not None:

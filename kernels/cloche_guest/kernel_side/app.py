@@ -16,7 +16,7 @@ from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
 from ._kernel import ClocheKernel
-from ._limits import apply_limits, die_with_the_guest
+from ._limits import apply_limits, be_killed_before_the_guest, die_with_the_guest
 from ._output import KernelStream
 from ._shell import silence_hints
 
@@ -59,6 +59,7 @@ def main(connection_file: str, options_text: str) -> None:
     ready."""
     options = json.loads(options_text)
     die_with_the_guest()
+    be_killed_before_the_guest()
     apply_limits(options["limits"])
     silence_hints()
     app = ClocheKernelApp.instance(config=_config(connection_file))
