@@ -1,0 +1,96 @@
+"""schemathesis over the served OpenAPI, with a real sandbox behind it: no 5xx, no undocumented status, typed errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import Case, GenerationMode
+
+from cloche.errors import ERRORS, ErrorBody
+from cloche_server.openapi import build_document
+from cloche_server.routes import ROUTES
+
+from .conftest import end_server, make_server
+from .server_process import ServerProcess
+
+ENDLESS = {"context_events"}
+"""Streams without an end are not for a fuzzer that waits for whole answers."""
+
+DESTRUCTIVE = {"delete_sandbox", "delete_context", "restart_context"}
+"""These keep their random ids: the sandbox must live for the others."""
+
+
+@dataclass
+class Target:
+    server: ServerProcess
+    sandbox_id: str
+    run_id: str
+
+
+@pytest.fixture(scope="module")
+def target(image: str) -> Iterator[Target]:
+    """A server with room for one sandbox more than the one that is fuzzed, or creates would take the whole test."""
+    assert image
+    server = make_server("--max-sandboxes", "2")
+    with server.client() as client:
+        sandbox_id = client.post("/v1/sandboxes", json={"driver": "runc"}).json()["id"]
+        run = client.post(f"/v1/sandboxes/{sandbox_id}/contexts/default/runs", json={"code": "print(1)"}).json()
+    yield Target(server, sandbox_id, run["id"])
+    with server.client() as client:
+        assert client.get(f"/v1/sandboxes/{sandbox_id}").json()["state"] == "running"
+    assert not [line for line in server.log_lines() if "traceback" in line]
+    end_server(server)
+    assert not server.directory.exists()
+
+
+SCHEMA = schemathesis.openapi.from_dict(build_document(ROUTES))
+OPERATIONS = {
+    f"{operation.method.upper()} {operation.path}": operation
+    for operation in (result.ok() for result in SCHEMA.get_all_operations())
+    if operation.definition.raw["operationId"] not in ENDLESS
+}
+
+
+def aim(case: Case, target: Target) -> None:
+    """At what exists, so that more than the first check is met."""
+    if case.operation.definition.raw["operationId"] in DESTRUCTIVE:
+        return
+    real = {"sandbox_id": target.sandbox_id, "context_id": "default", "run_id": target.run_id}
+    for name, value in real.items():
+        if name in case.path_parameters:
+            case.path_parameters[name] = value
+    if isinstance(case.query, dict) and "wait_s" in case.query:
+        case.query["wait_s"] = min(case.query["wait_s"], 1) if isinstance(case.query["wait_s"], int | float) else "x"
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["good", "bad"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_any_request_gets_a_documented_answer(name: str, mode: GenerationMode, target: Target) -> None:
+    try:
+        cases = OPERATIONS[name].as_strategy(generation_mode=mode)
+
+        @given(case=cases)
+        @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        def check(case: Case) -> None:
+            aim(case, target)
+            judge(case, target)
+
+        check()
+    except Unsatisfiable:
+        pytest.skip("nothing of this call can be bad")
+
+
+def judge(case: Case, target: Target) -> None:
+    headers = {"Authorization": f"Bearer {target.server.key}"}
+    response = case.call(base_url=target.server.url, headers=headers, timeout=90)
+    assert response.status_code < 500, response.text
+    documented = {int(status) for status in case.operation.definition.raw["responses"]}
+    assert response.status_code in documented, response.text
+    if response.status_code >= 400:
+        body = ErrorBody.model_validate_json(response.content)
+        assert ERRORS[body.code].status == response.status_code
