@@ -74,8 +74,7 @@ def test_a_missing_cwd_is_the_callers_mistake_and_leaves_nothing(guest: Guest) -
 
 
 def test_a_kernel_that_cannot_start_says_why_in_its_own_words(tmp_path: Path) -> None:
-    """agent-infra#186: Jupyter crash-loops, clients see a reset connection. jupyter_client#154: "died before
-    replying"."""
+    """agent-infra#186: Jupyter crash-loops, clients see a reset connection. jupyter_client#154: "died before replying"."""
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no module named ipykernel' >&2\nexit 3\n")
     broken.chmod(0o755)
@@ -94,12 +93,15 @@ def test_a_python_that_does_not_exist_is_said(tmp_path: Path) -> None:
         assert (error["code"], "No such file" in error["message"]) == ("context_start_failed", True)
 
 
-def test_limits_are_enforced_by_linux(guest: Guest) -> None: limits = {"memory_mb": 1024, "cpu_s": 600, "open_files":
-100, "file_size_mb": 1} context = guest.create(limits=limits) code = "import resource as r; [r.getrlimit(n)[0] for n
-in (r.RLIMIT_AS, r.RLIMIT_CPU, r.RLIMIT_NOFILE, r.RLIMIT_FSIZE)]" assert context.value(code) == "[1073741824, 600,
-100, 1048576]" assert context.run("bytearray(1 << 30)")["error"]["name"] == "MemoryError" assert context.run("files =
-[open('/dev/null') for _ in range(200)]")["error"]["name"] == "OSError" assert context.value("1") == "1"
-context.delete()
+def test_limits_are_enforced_by_linux(guest: Guest) -> None:
+    limits = {"memory_mb": 1024, "cpu_s": 600, "open_files": 100, "file_size_mb": 1}
+    context = guest.create(limits=limits)
+    code = "import resource as r; [r.getrlimit(n)[0] for n in (r.RLIMIT_AS, r.RLIMIT_CPU, r.RLIMIT_NOFILE, r.RLIMIT_FSIZE)]"
+    assert context.value(code) == "[1073741824, 600, 100, 1048576]"
+    assert context.run("bytearray(1 << 30)")["error"]["name"] == "MemoryError"
+    assert context.run("files = [open('/dev/null') for _ in range(200)]")["error"]["name"] == "OSError"
+    assert context.value("1") == "1"
+    context.delete()
 
 
 def test_a_kernel_that_used_its_processor_time_says_so(guest: Guest) -> None:
@@ -172,8 +174,7 @@ def test_the_sockets_of_a_kernel_belong_to_its_user_alone(guest: Guest, context:
 
 
 def test_a_kernel_is_killed_before_the_guest_when_memory_runs_out(guest: Guest, context: Context) -> None:
-    """jupyterlab#4273, enterprise_gateway#819: silent restart after running out of memory. The guest has to live to
-    tell."""
+    """jupyterlab#4273, enterprise_gateway#819: silent restart after running out of memory. The guest must live to tell."""
     score = Path(f"/proc/{context.value('import os; os.getpid()')}/oom_score_adj").read_text()
     assert int(score) > int(Path(f"/proc/{guest.process.pid}/oom_score_adj").read_text())
 
