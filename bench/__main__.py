@@ -11,6 +11,7 @@ import click
 from bench import cells as cells_bench
 from bench import contexts as contexts_bench
 from bench import create as create_bench
+from bench import soak as soak_bench
 from bench._gateway import Gateway
 from bench._report import report
 from cloche import Client, ClocheError
@@ -64,6 +65,27 @@ def contexts(image: str | None, drivers: Sequence[str], code: str, n: int, as_js
     with Client() as client:
         tables = [contexts_bench.measure(client, image, driver, code, n) for driver in drivers or working(client)]
     report(tables, as_json=as_json)
+
+
+@bench.command()
+@image_option
+@drivers_option
+@click.option("--sandboxes", default=10, show_default=True)
+@click.option("--contexts", "count", default=3, show_default=True, help="In each sandbox.")
+@click.option("--seconds", default=300.0, show_default=True, help="On each driver.")
+@click.option("--server-pid", type=int, required=True, help="Whose memory and descriptors are watched.")
+def soak(
+    image: str | None, drivers: Sequence[str], sandboxes: int, count: int, seconds: float, server_pid: int
+) -> None:
+    """All contexts at work at once: nothing wrong, mixed up or growing. Exit 1 otherwise."""
+    with Client() as client:
+        outcomes = [
+            soak_bench.measure(client, image, driver, sandboxes, count, seconds, server_pid)
+            for driver in drivers or working(client)
+        ]
+    for text, _ in outcomes:
+        click.echo(text)
+    sys.exit(0 if all(good for _, good in outcomes) else 1)
 
 
 def working(client: Client) -> list[str]:
