@@ -100,7 +100,7 @@ class RunInterruptHandler(RunHandler):
         context = await self.use(context_id)
         run = context.runs.get(run_id)
         context.interrupt_run(run)
-        await self.answer_run(run, 0)
+        self.answer(run.to_model())
 
 
 class RunInputHandler(RunHandler):
@@ -112,7 +112,7 @@ class RunInputHandler(RunHandler):
         context = await self.use(context_id)
         run = context.runs.get(run_id)
         context.answer(run, body.text)
-        await self.answer_run(run, 0)
+        self.answer(run.to_model())
 
 
 class RunEventsHandler(StreamHandler):
