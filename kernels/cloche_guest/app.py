@@ -19,6 +19,9 @@ _RUN = _CONTEXT + r"/runs/([^/]+)"
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
 """Largest WebSocket message of a client: one line of input, JSON-escaped."""
 
+PING_S = 15.0
+"""Common proxies cut a WebSocket that is silent for 60 s."""
+
 
 def make_app(contexts: ContextService, guest_epoch: str) -> web.Application:
     """All routes of docs/protocol.md that a guest serves."""
@@ -44,6 +47,7 @@ def make_app(contexts: ContextService, guest_epoch: str) -> web.Application:
         default_handler_class=NoSuchPath,
         log_function=quiet_log,
         websocket_max_message_size=MAX_MESSAGE_BYTES,
+        websocket_ping_interval=PING_S,
     )
 
 
