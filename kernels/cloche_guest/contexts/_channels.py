@@ -29,8 +29,8 @@ PORTS: Final[Mapping[Channel, int]] = {"shell": 1, "iopub": 2, "stdin": 3, "cont
 RECEIVE_QUEUE: Final = 64
 """Messages our iopub socket may hold. Our kernels wait when it is full (XPUB_NODROP), so a bound loses nothing."""
 
-PORTION: Final = 64
-"""Messages read in one go before others get their turn: at most 64 x 128 KiB of text, some 20 ms."""
+PORTION: Final = 16
+"""Messages read in one go before others get their turn: at most 16 x 128 KiB of text, some 20 ms."""
 
 
 class Channels:

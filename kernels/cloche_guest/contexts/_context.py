@@ -61,6 +61,8 @@ from cloche_guest.contexts._wire import Message
 log = logging.getLogger(__name__)
 
 JOURNAL_BYTES: Final = 4 * MIB
+JOURNAL_RECORDS: Final = 4000
+"""The events of 800 runs; a record costs some 600 bytes, whatever is in it."""
 MAX_REQUESTS_KNOWN: Final = 1000
 """Requests whose late output can still be told apart: threads of the last thousand runs."""
 
@@ -99,7 +101,7 @@ class LiveContext:
         self.body = body
         self.runs = Runs()
         self.history = HistoryLog()
-        self.feed = JournalFeed(Journal(new_epoch(), max_bytes=JOURNAL_BYTES))
+        self.feed = JournalFeed(Journal(new_epoch(), max_bytes=JOURNAL_BYTES, max_records=JOURNAL_RECORDS))
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._spec = spec
         self._around = around
