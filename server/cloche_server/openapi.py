@@ -68,7 +68,20 @@ def _schemas(routes: Sequence[Route]) -> tuple[Refs, dict[str, Any]]:
         ref_template=_REF,
     )
     refs = {model: schema for (model, _), schema in found.items()}
+    _close_maps(document["$defs"])
     return refs, document["$defs"]  # type: ignore[return-value]
+
+
+def _close_maps(schema: Any) -> None:
+    """Keys that fit no pattern are refused; pydantic says so only of models."""
+    if isinstance(schema, dict):
+        if "patternProperties" in schema:
+            schema.setdefault("additionalProperties", False)
+        for value in schema.values():
+            _close_maps(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            _close_maps(item)
 
 
 def _operation(route: Route, refs: Refs) -> dict[str, Any]:

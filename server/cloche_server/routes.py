@@ -9,6 +9,7 @@ from typing import Final
 
 from cloche.errors import (
     Conflict,
+    ContextStartFailed,
     CursorBeyondHead,
     DriverUnavailable,
     ForeignCursor,
@@ -175,7 +176,7 @@ _CONTEXTS: Final = [
         {201: Context},
         body=ContextCreate,
         role=Role.MEMBER,
-        own_errors=(Conflict, WaitTimeout),
+        own_errors=(Conflict, ContextStartFailed, WaitTimeout),
         bound_s=70,
     ),
     Route("GET", _S + "/contexts", "list_contexts", "All contexts", "contexts", {200: Page[Context]}),

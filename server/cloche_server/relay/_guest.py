@@ -15,7 +15,7 @@ from typing import Final
 
 import h11
 import pydantic_core
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from cloche.errors import ERRORS, ClocheError, ErrorBody, GuestFault, SandboxUnreachable
 from cloche_server.relay._exchange import Exchange, ExchangeError
@@ -30,13 +30,13 @@ STREAM_SILENCE_S: Final = 60.0
 
 _RUN_ID: Final = re.compile(r"run-[a-z0-9]{12}")
 
-GUEST_CODES: Final = frozenset(
+OURS_ALONE: Final = frozenset(
     {
-        *("invalid_request", "body_too_large", "not_found", "conflict", "gone", "limit_reached"),
-        *("malformed_cursor", "foreign_cursor", "cursor_beyond_head", "context_dead", "stale", "wait_timeout"),
+        *("unauthenticated", "forbidden", "method_not_allowed", "internal", "connection_failed", "guest_fault"),
+        *("sandbox_not_running", "sandbox_unreachable", "sandbox_start_failed", "driver_unavailable"),
     }
 )
-"""What a guest may say of a call. Codes about keys, drivers and the server itself are not its to use."""
+"""Codes about keys, sandboxes, drivers and the server: a guest that uses one lies, or has a defect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,18 +160,30 @@ def error_from_guest(status: int, raw: bytes) -> ClocheError:
     except ValidationError:
         return GuestFault(f"the guest answered {status} without an error body")
     cls = ERRORS.get(body.code)
-    if cls is None or body.code not in GUEST_CODES or cls.status != status:
+    if cls is None or body.code in OURS_ALONE or cls.status != status:
         return GuestFault(
             f"the guest failed: {printable(body.message)}", details={"status": status, "code": printable(body.code)}
         )
     hint = None if body.hint is None else printable(body.hint)
-    return cls(printable(body.message), hint=hint, details=body.details)
+    details = {printable(name, 100): printable_json(value) for name, value in body.details.items()}
+    return cls(printable(body.message), hint=hint, details=details)
 
 
 def printable(text: str, limit: int = 2000) -> str:
     """Untrusted text that may land in a terminal: no control characters, not endless."""
     clean = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text[:limit])
     return clean + ("…" if len(text) > limit else "")
+
+
+def printable_json(value: JsonValue) -> JsonValue:
+    """The same for all strings within a value."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [printable_json(item) for item in value]
+    if isinstance(value, dict):
+        return {printable(name, 100): printable_json(item) for name, item in value.items()}
+    return value
 
 
 def check_json(body: bytes) -> bytes:

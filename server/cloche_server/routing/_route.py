@@ -13,7 +13,9 @@ from pydantic import BaseModel
 from cloche.errors import (
     BodyTooLarge,
     ClocheError,
+    ConnectionFailed,
     ContextDead,
+    ContextStartFailed,
     Forbidden,
     Gone,
     GuestFault,
@@ -68,11 +70,13 @@ class Streams(StrEnum):
     ALWAYS = "always"
 
 
-_EVERY_ROUTE: Final = (InvalidRequest, Forbidden, InternalError)
+_EVERY_ROUTE: Final = (InvalidRequest, Forbidden, InternalError, ConnectionFailed)
 _WITH_KEY: Final = (Unauthenticated,)
 _WITH_BODY: Final = (BodyTooLarge,)
 _ON_SANDBOX: Final = (NotFound, Gone)
-_IN_GUEST: Final = (SandboxNotRunning, SandboxUnreachable, GuestFault, LimitReached, ContextDead)
+_IN_GUEST: Final = (SandboxNotRunning, SandboxUnreachable, GuestFault, LimitReached)
+_ON_CONTEXT: Final = (ContextDead, ContextStartFailed)
+"""Any call may be the first use of the default context, which starts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,7 @@ class Route:
             *(_WITH_BODY if self.method in {"POST", "PATCH", "PUT", "DELETE"} else ()),
             *(_ON_SANDBOX if "{sandbox_id}" in self.path else ()),
             *(_IN_GUEST if self.to_guest else ()),
+            *(_ON_CONTEXT if "{context_id}" in self.path else ()),
             *self.own_errors,
         ]
         return tuple(dict.fromkeys(found))
