@@ -364,3 +364,10 @@ with multiprocessing.get_context('fork').Pool(2) as pool: print(pool.map(work, r
 """
     lines = text(shared.ok(code)).splitlines()
     assert sorted(lines) == ["[0, 1, 4, 9]", *(f"working on {number}" for number in range(4))]
+
+
+def test_what_a_kernel_said_before_it_died_is_kept(context: Context) -> None:
+    """E2B#1259, sandbox-sdk#827: the last output before the end was cut off."""
+    run = context.run("import os, time\nprint('last words', flush=True)\ntime.sleep(0.2)\nos._exit(3)")
+    assert run["status"] == "failed"
+    assert text(run) == "last words\n"

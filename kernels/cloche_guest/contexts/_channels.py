@@ -71,6 +71,12 @@ class Channels:
         self._loop.call_soon(self._read, channel)
         return message_id
 
+    def drain(self) -> None:
+        """Take everything that has arrived, at once."""
+        for channel in self._sockets:
+            while self._read_one(channel):
+                pass
+
     async def subscribe(self) -> None:
         """Return when everything published from now on arrives.
 
@@ -102,15 +108,21 @@ class Channels:
 
     def _read(self, channel: Channel) -> None:
         for _ in range(PORTION):
-            socket = self._sockets.get(channel)
-            if socket is None:
+            if not self._read_one(channel):
                 return
-            try:
-                frames = socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._take(channel, frames)
         self._loop.call_soon(self._read, channel)
+
+    def _read_one(self, channel: Channel) -> bool:
+        """False: nothing is there now."""
+        socket = self._sockets.get(channel)
+        if socket is None:
+            return False
+        try:
+            frames = socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        self._take(channel, frames)
+        return True
 
     def _take(self, channel: Channel, frames: list[bytes]) -> None:
         try:

@@ -20,49 +20,39 @@ from typing import Any, Final
 import zmq
 
 from cloche.errors import ClocheError, Conflict, ContextDead, Gone, InternalError, LimitReached
-from cloche.journal import Journal, split_text
-from cloche.journal_feed import JournalFeed
 from cloche.models import (
     Context,
     ContextCreate,
     ContextState,
     Failure,
     HistoryEntry,
-    InputRequest,
     RunCreate,
     RunState,
     RunStatus,
 )
 from cloche_guest.children import Children
 from cloche_guest.contexts._channels import Channel
-from cloche_guest.contexts._failure import OurReason, explain_ours
+from cloche_guest.contexts._context_journal import ContextJournal
+from cloche_guest.contexts._displays import Displays
+from cloche_guest.contexts._execution import Execution
+from cloche_guest.contexts._failure import explain_ours
 from cloche_guest.contexts._history import HistoryLog
 from cloche_guest.contexts._kernel import Kernel, start_kernel
 from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
 from cloche_guest.contexts._queue import MAX_QUEUE, Queue
 from cloche_guest.contexts._router import (
-    Asked,
     Fact,
-    Failed,
-    Idle,
-    Replied,
     Shown,
-    Started,
     Text,
-    encode,
-    encode_shown,
     read_message,
 )
-from cloche_guest.contexts._run import MIB, RunRecord, new_epoch
+from cloche_guest.contexts._run import RunRecord
 from cloche_guest.contexts._runs import Runs, new_id
 from cloche_guest.contexts._supervision import Decision, Step, Watch, decide
 from cloche_guest.contexts._wire import Message
 
 log = logging.getLogger(__name__)
 
-JOURNAL_BYTES: Final = 4 * MIB
-JOURNAL_RECORDS: Final = 4000
-"""The events of 800 runs; a record costs some 600 bytes, whatever is in it."""
 MAX_REQUESTS_KNOWN: Final = 1000
 """Requests whose late output can still be told apart: threads of the last thousand runs."""
 
@@ -81,18 +71,6 @@ class Surroundings:
     """Kernels starting at one time: starting is CPU bound, more at once only makes all of them late."""
 
 
-@dataclass
-class _Execution:
-    """The run that runs."""
-
-    run: RunRecord
-    message_id: str
-    watch: Watch
-    reply: Replied | None = None
-    probe_id: str = ""
-    stop: OurReason | None = None
-
-
 class LiveContext:
     """See the module."""
 
@@ -101,7 +79,7 @@ class LiveContext:
         self.body = body
         self.runs = Runs()
         self.history = HistoryLog()
-        self.feed = JournalFeed(Journal(new_epoch(), max_bytes=JOURNAL_BYTES, max_records=JOURNAL_RECORDS))
+        self.journal = ContextJournal()
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._spec = spec
         self._around = around
@@ -110,12 +88,12 @@ class LiveContext:
         self._execution_count = 0
         self._queue = Queue()
         self._kernel: Kernel | None = None
-        self._execution: _Execution | None = None
+        self._execution: Execution | None = None
         self._failure: Failure | None = None
         self._idle_deaths = 0
         self._restart: asyncio.Future[None] | None = None
         self._requests: OrderedDict[str, str] = OrderedDict()
-        self._displays: OrderedDict[str, dict[str, None]] = OrderedDict()
+        self._displays = Displays()
         self._changed = asyncio.Event()
         self._created_at = self._last_activity_at = datetime.now(UTC)
         self._task = asyncio.create_task(self._serve(), name=f"context {context_id}")
@@ -160,14 +138,14 @@ class LiveContext:
         run = RunRecord(body.id or new_id("run-"), self.id, body)
         self.runs.add(run)
         self._queue = self._queue.add(run.id)
-        self._note("queued", {"run_id": run.id})
+        self.journal.note("queued", {"run_id": run.id})
         self._touch()
         return run
 
     def interrupt(self) -> None:
         """Stop the running run, if there is one."""
         if self._execution is not None:
-            self._execution.watch = replace(self._execution.watch, stop_asked=True)
+            self._execution.ask_to_stop()
             self._changed.set()
 
     def interrupt_run(self, run: RunRecord) -> None:
@@ -214,7 +192,7 @@ class LiveContext:
         await self._end_kernel(grace_s)
         self._drop_runs(explain_ours("deleted"))
         self._set_state(ContextState.DEAD, explain_ours("deleted"))
-        self.feed.close()
+        self.journal.feed.close()
 
     async def ask(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
         """A question that the kernel answers while it is busy, too.
@@ -331,7 +309,7 @@ class LiveContext:
         run = self.runs.get(self._queue.running)
         run.start(self._generation)
         self._set_state(ContextState.BUSY, self._failure)
-        self._note("run_started", {"run_id": run.id})
+        self.journal.note("run_started", {"run_id": run.id})
         execution = self._execute(kernel, run)
         self._execution = execution
         try:
@@ -342,7 +320,7 @@ class LiveContext:
         finally:
             self._execution = None
 
-    def _execute(self, kernel: Kernel, run: RunRecord) -> _Execution:
+    def _execute(self, kernel: Kernel, run: RunRecord) -> Execution:
         body = run.body
         content = {
             "code": body.code,
@@ -357,9 +335,9 @@ class LiveContext:
         if len(self._requests) > MAX_REQUESTS_KNOWN:
             self._requests.popitem(last=False)
         now = time.monotonic()
-        return _Execution(run, message_id, Watch(now, body.timeout_s, self.body.interrupt_grace_s))
+        return Execution(run, message_id, Watch(now, body.timeout_s, self.body.interrupt_grace_s))
 
-    async def _supervise(self, kernel: Kernel, execution: _Execution) -> None:
+    async def _supervise(self, kernel: Kernel, execution: Execution) -> None:
         while True:
             watch = replace(execution.watch, dead=kernel.process.has_exited)
             if self._restart is not None:
@@ -374,27 +352,27 @@ class LiveContext:
             else:
                 await self._do(kernel, execution, decision)
 
-    async def _do(self, kernel: Kernel, execution: _Execution, decision: Decision) -> None:
+    async def _do(self, kernel: Kernel, execution: Execution, decision: Decision) -> None:
         now = time.monotonic()
         if decision.step is Step.INTERRUPT:
-            execution.stop = execution.stop or decision.reason
             kernel.process.interrupt()
             # Wakes an event loop that sleeps: without it a foreign ipykernel notices the signal when the sleep is over.
             kernel.channels.send("shell", "kernel_info_request", {})
-            execution.watch = _interrupted(execution.watch, now)
+            execution.interrupted(now, decision.reason)
         elif decision.step is Step.PROBE:
-            execution.probe_id = kernel.channels.send("shell", "kernel_info_request", {})
-            execution.watch = replace(execution.watch, probed_at=now)
+            execution.probed(now, kernel.channels.send("shell", "kernel_info_request", {}))
         elif decision.step is Step.KILL:
             execution.run.kernel_restarted = True
             await self._end_kernel(None)
 
-    async def _finish(self, kernel: Kernel, execution: _Execution) -> None:
+    async def _finish(self, kernel: Kernel, execution: Execution) -> None:
         run, duration_s = execution.run, time.monotonic() - execution.watch.started_at
+        kernel.channels.drain()  # what a kernel said before it died is still there to be read
         if execution.reply is not None:
             self._execution_count = execution.reply.execution_count or self._execution_count
             run.execution_count = run.execution_count or execution.reply.execution_count
-        status, failure = self._verdict(kernel, execution)
+        status, failure = execution.verdict(kernel.process.explain() if kernel.process.has_exited else None)
+        run.kernel_restarted |= status is RunStatus.FAILED and self.body.restart_policy == "on_death"
         if status is RunStatus.ERROR and run.error is None and execution.reply and execution.reply.error:
             run.add_error(execution.reply.error)
         self._remember(run)
@@ -407,24 +385,7 @@ class LiveContext:
         self._queue, aborted = self._queue.finish(status, stop_on_error=run.body.stop_on_error)
         self._abort(aborted, f"run {run.id} before it ended as {status.value}")
 
-    def _verdict(self, kernel: Kernel, execution: _Execution) -> tuple[RunStatus, Failure | None]:
-        run, stop = execution.run, execution.stop
-        ended = {"interrupted": RunStatus.INTERRUPTED, "timeout": RunStatus.TIMED_OUT}
-        if run.kernel_restarted and stop is not None:
-            return ended[stop], explain_ours(stop)
-        if kernel.process.has_exited:
-            run.kernel_restarted = self.body.restart_policy == "on_death"
-            return RunStatus.FAILED, kernel.process.explain()
-        if stop == "timeout":
-            message = f"it ran longer than {run.body.timeout_s:g} s and was interrupted; the variables are kept"
-            return RunStatus.TIMED_OUT, Failure(reason="timeout", message=message)
-        if stop == "interrupted":
-            return RunStatus.INTERRUPTED, None  # also when the code caught it: it was told to stop and did
-        if execution.reply is not None and execution.reply.status == "ok":
-            return RunStatus.OK, None
-        return RunStatus.ERROR, None
-
-    async def _finish_by_restart(self, execution: _Execution) -> None:
+    async def _finish_by_restart(self, execution: Execution) -> None:
         execution.run.kernel_restarted = True
         self._remember(execution.run)
         duration_s = time.monotonic() - execution.watch.started_at
@@ -456,7 +417,7 @@ class LiveContext:
             return
         run.finish(status, failure, duration_s)
         self.runs.has_finished(run)
-        self._note("run_finished", {"run_id": run.id, "status": status.value})
+        self.journal.note("run_finished", {"run_id": run.id, "status": status.value})
         self._touch()
 
     # What the kernel says.
@@ -467,36 +428,17 @@ class LiveContext:
             for fact in read_message(message):
                 self._take(execution, fact)
         elif execution is not None and message.parent_id == execution.probe_id and channel == "shell":
-            execution.watch = replace(execution.watch, probe_answered=True)
+            execution.probe_answered()
             self._changed.set()
         elif channel == "iopub":
             for fact in read_message(message):
                 self._take_late(self._requests.get(message.parent_id), fact)
 
-    def _take(self, execution: _Execution, fact: Fact) -> None:
-        run, now = execution.run, time.monotonic()
-        match fact:
-            case Text():
-                run.add_text(fact.stream, fact.text)
-            case Shown():
-                self._show(run, fact)
-            case Started():
-                run.execution_count = fact.execution_count
-                run.note("started", {"execution_count": fact.execution_count, "generation": run.generation})
-                execution.watch = replace(execution.watch, begun=True)
-                self._changed.set()
-            case Failed():
-                run.add_error(fact.error)
-            case Asked():
-                run.input_request = InputRequest(prompt=fact.prompt, password=fact.password)
-                run.note("input_request", run.input_request.model_dump())
-            case Idle():
-                execution.watch = replace(execution.watch, idle_at=now)
-                self._changed.set()
-            case Replied():
-                execution.reply = fact
-                execution.watch = replace(execution.watch, replied_at=now)
-                self._changed.set()
+    def _take(self, execution: Execution, fact: Fact) -> None:
+        if isinstance(fact, Shown):
+            self._show(execution.run, fact)
+        elif execution.take(fact, time.monotonic()):
+            self._changed.set()
 
     def _show(self, run: RunRecord, shown: Shown) -> None:
         run.add_shown(shown)
@@ -505,31 +447,28 @@ class LiveContext:
         if shown.kind == "update_display":
             self._update_displays(shown, except_for=run.id)
         else:
-            self._displays.setdefault(shown.display_id, {})[run.id] = None
-            if len(self._displays) > MAX_REQUESTS_KNOWN:
-                self._displays.popitem(last=False)
+            self._displays.remember(shown.display_id, run.id)
 
     def _update_displays(self, shown: Shown, except_for: str | None) -> None:
         """Change the display in every earlier run that shows it (nteract/nteract#1447), and tell it in the context."""
         assert shown.display_id is not None
-        for run_id in self._displays.get(shown.display_id, {}):
+        for run_id in self._displays.runs_showing(shown.display_id):
             run = self.runs.find_kept(run_id)
             if run is None or run_id == except_for:
                 continue
             if run.state is RunState.FINISHED:
                 run.update_display(shown.display_id, (shown.object("data"), shown.object("metadata")))
-            self._note_shown("update_display", run_id, shown)
+            self.journal.note_shown("update_display", run_id, shown)
 
     def _take_late(self, run_id: str | None, fact: Fact) -> None:
         """Output of threads and child processes after their run has ended: into the context's journal, never another
         run."""
         if isinstance(fact, Text):
-            for piece in split_text(fact.text.encode("utf-8", "replace"), 64 * 1024):
-                self._note(fact.stream, {"run_id": run_id, "text": piece.decode("utf-8", "replace")})
+            self.journal.note_text(run_id, fact)
         elif isinstance(fact, Shown) and fact.kind == "update_display" and fact.display_id is not None:
             self._update_displays(fact, except_for=None)
         elif isinstance(fact, Shown) and fact.kind == "display":
-            self._note_shown("display", run_id, fact)
+            self.journal.note_shown("display", run_id, fact)
 
     # Small things.
 
@@ -544,26 +483,12 @@ class LiveContext:
         self._state, self._failure = state, failure
         if changed:
             told = failure.model_dump(mode="json") if failure else None
-            self._note("context_state", {"state": state.value, "generation": self._generation, "failure": told})
+            self.journal.note("context_state", {"state": state.value, "generation": self._generation, "failure": told})
             self._touch()
-
-    def _note(self, kind: str, data: dict[str, Any]) -> None:
-        self.feed.append(kind, encode(data))
-
-    def _note_shown(self, kind: str, run_id: str | None, shown: Shown) -> None:
-        encoded = encode_shown({"run_id": run_id, **shown.data})
-        if len(encoded) > JOURNAL_BYTES:
-            encoded = encode({"run_id": run_id, **shown.data, "data": {}, "metadata": {}})
-        self.feed.append(kind, encoded)
 
     def _touch(self) -> None:
         self._last_activity_at = datetime.now(UTC)
         self._changed.set()
-
-
-def _interrupted(watch: Watch, now: float) -> Watch:
-    first = watch.interrupted_at if watch.interrupted_at is not None else now
-    return replace(watch, interrupted_at=first, interrupts=watch.interrupts + 1)
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

@@ -67,6 +67,16 @@ class RunRecord:
         self.generation = generation
         self.started_at = datetime.now(UTC)
 
+    def begin(self, execution_count: int) -> None:
+        """The kernel executes its code."""
+        self.execution_count = execution_count
+        self.note("started", {"execution_count": execution_count, "generation": self.generation})
+
+    def ask(self, request: InputRequest) -> None:
+        """It waits for a line."""
+        self.input_request = request
+        self.note("input_request", request.model_dump())
+
     def note(self, kind: str, data: Mapping[str, JsonValue]) -> None:
         """Append an event of ours; it is kept whatever floods the journal."""
         self.feed.append(kind, encode(dict(data)), keep=True)

@@ -133,4 +133,4 @@ class ContextEventsHandler(StreamHandler):
         self.contexts = contexts
 
     async def open_feed(self, *args: str) -> JournalFeed:
-        return (await self.contexts.use(args[0])).feed
+        return (await self.contexts.use(args[0])).journal.feed
