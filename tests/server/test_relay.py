@@ -97,12 +97,13 @@ async def test_an_error_of_the_guest_becomes_ours(cloche: Harness) -> None:
         "message": "it \x1b[31mdied",
         "hint": "restart",
         "retryable": True,
-        "details": {"a": 1},
+        "details": {"a": 1, "b\x07": ["\x1b]0;x"]},
         "request_id": "forged",
     }
     response = await ask(cloche, http_answer(409, body))
     error = ErrorBody.model_validate_json(response.content)
-    assert (error.code, error.hint, error.details, error.retryable) == ("context_dead", "restart", {"a": 1}, False)
+    assert (error.code, error.hint, error.retryable) == ("context_dead", "restart", False)
+    assert error.details == {"a": 1, "b\ufffd": ["\ufffd]0;x"]}
     assert "\x1b" not in error.message
     assert error.request_id == response.headers["X-Request-Id"]
 
