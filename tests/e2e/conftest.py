@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cloche_server.images import ImageNotFound, ImageStore
+from cloche_server.images import ImageStore
 
 from .server_process import ServerProcess
 
@@ -20,12 +20,9 @@ DRIVERS = ("gvisor", "runc")
 
 @pytest.fixture(scope="session")
 def image() -> str:
-    if os.geteuid() != 0:
-        pytest.skip("sandboxes need root")
-    try:
-        return ImageStore().resolve("python").digest
-    except ImageNotFound:
-        pytest.skip("no image `python`: run `make image`")
+    """The digest of the image all tests use. Fails, and does not skip, without root or image: see the Makefile."""
+    assert os.geteuid() == 0, "sandboxes need root"
+    return ImageStore().resolve("python").digest
 
 
 def make_server(*options: str) -> ServerProcess:

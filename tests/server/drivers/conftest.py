@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cloche_server.drivers import OciDriver, open_drivers
-from cloche_server.images import ImageNotFound, ImageStore
+from cloche_server.images import ImageStore
 
 from .harness import Sandbox, running
 
@@ -29,12 +29,8 @@ def roots() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def rootfs() -> Path:
-    if os.geteuid() != 0:
-        pytest.skip("sandboxes need root")
-    try:
-        return ImageStore().resolve("python").rootfs
-    except ImageNotFound:
-        pytest.skip("no image `python`: run `make image`")
+    assert os.geteuid() == 0, "sandboxes need root"
+    return ImageStore().resolve("python").rootfs
 
 
 @pytest.fixture(scope="session")
