@@ -10,11 +10,14 @@ from tornado import httpserver, iostream, web
 from cloche_guest.contexts import ContextService
 from cloche_guest.handlers import contexts as context_handlers
 from cloche_guest.handlers import runs as run_handlers
+from cloche_guest.handlers import terminals as terminal_handlers
 from cloche_guest.handlers.health import HealthHandler
 from cloche_guest.http import HANG_UP_BYTES, NoSuchPath, quiet_log
+from cloche_guest.terminals.service import TerminalService
 
 _CONTEXT = r"/v1/contexts/([^/]+)"
 _RUN = _CONTEXT + r"/runs/([^/]+)"
+_TERMINAL = r"/v1/terminals/([^/]+)"
 
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
 """Largest WebSocket message of a client: one line of input, JSON-escaped."""
@@ -23,9 +26,10 @@ PING_S = 15.0
 """Common proxies cut a WebSocket that is silent for 60 s."""
 
 
-def make_app(contexts: ContextService, guest_epoch: str) -> web.Application:
+def make_app(contexts: ContextService, terminals: TerminalService, guest_epoch: str) -> web.Application:
     """All routes of docs/protocol.md that a guest serves."""
     service: dict[str, Any] = {"contexts": contexts}
+    on_terminals: dict[str, Any] = {"terminals": terminals}
     return web.Application(
         [
             (r"/v1/health", HealthHandler, {**service, "guest_epoch": guest_epoch}),
@@ -43,6 +47,11 @@ def make_app(contexts: ContextService, guest_epoch: str) -> web.Application:
             (_RUN + "/interrupt", run_handlers.RunInterruptHandler, service),
             (_RUN + "/input", run_handlers.RunInputHandler, service),
             (_RUN + "/events", run_handlers.RunEventsHandler, service),
+            (r"/v1/terminals", terminal_handlers.TerminalsHandler, on_terminals),
+            (_TERMINAL, terminal_handlers.OneTerminalHandler, on_terminals),
+            (_TERMINAL + "/resize", terminal_handlers.TerminalResizeHandler, on_terminals),
+            (_TERMINAL + "/recording", terminal_handlers.RecordingHandler, on_terminals),
+            (_TERMINAL + "/attach", terminal_handlers.AttachHandler, on_terminals),
         ],
         default_handler_class=NoSuchPath,
         log_function=quiet_log,

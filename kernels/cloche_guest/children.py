@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
+import termios
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -90,8 +92,11 @@ class Children:
         stderr: int,
         stdin: int = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
+        controlling_terminal: bool = False,
     ) -> Child:
         """Start a program in a session of its own; its stdin is at its end unless one is given.
+
+        ``controlling_terminal``: stdin is a terminal, and becomes the one that Ctrl-C and hang-ups come from.
 
         Raises:
             OSError: the program or `cwd` cannot be used; `filename` says which.
@@ -108,6 +113,7 @@ class Children:
             user=account.uid if account else None,
             group=account.gid if account else None,
             extra_groups=_groups(account) if account else None,
+            preexec_fn=_take_terminal if controlling_terminal else None,  # noqa: PLW1509 - see there
         )
         child = Child(popen, asyncio.get_running_loop().create_future())
         self._children[child.pid] = child
@@ -128,6 +134,11 @@ class Children:
         child = self._children.pop(result.si_pid, None)
         if child is not None:
             child._end(_status(result))
+
+
+def _take_terminal() -> None:
+    """Runs in the child between fork and exec, where other threads' locks may be held for ever: one system call only."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _wait(kind: int, pid: int) -> os.waitid_result | None:

@@ -17,6 +17,7 @@ from cloche_guest.contexts import ContextService
 from cloche_guest.identity import SandboxIdentity
 from cloche_guest.memory_guard import start_memory_guard
 from cloche_guest.sudo import SudoBroker
+from cloche_guest.terminals.service import TerminalService
 from cloche_guest.uplink import Uplink
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,14 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
     sudo = SudoBroker(
         config.runtime_dir / "sudo.sock", children, allowed=lambda: identity.sudo, environment=identity.environment
     )
-    app = make_app(contexts, config.guest_epoch)
+    terminals = TerminalService(
+        children,
+        identity.environment,
+        account=config.account,
+        workspace=config.workspace,
+        runtime_dir=config.runtime_dir,
+    )
+    app = make_app(contexts, terminals, config.guest_epoch)
     try:
         sudo.open()
         if config.listen is not None:
@@ -50,6 +58,7 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
             await _dial(Uplink(app, config, identity), stop)
     finally:
         await sudo.close()
+        await terminals.stop()
         await contexts.stop()
         children.unwatch()
 

@@ -1,0 +1,278 @@
+"""Terminals of a real guest on real PTYs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from guest_process import Guest, is_running, wait_for
+from viewer import Viewer
+from websockets.exceptions import InvalidStatus
+
+from cloche._terminal_stream import Resized
+
+Make = Callable[..., dict[str, Any]]
+Attach = Callable[..., Viewer]
+
+
+def test_a_shell_with_job_control_of_its_own(terminal: Make, attach: Attach) -> None:
+    made = terminal(cols=100, rows=30)
+    assert (made["state"], made["cols"], made["rows"]) == ("running", 100, 30)
+    viewer = attach(made)
+    viewer.type("tty; stty size; echo $TERM; ps -o pid=,sid=,tpgid= $$; exit 3\n")
+    said = viewer.until(rb"pts/\d+\r\n30 100\r\nxterm-256color\r\n")
+    assert b"no job control" not in said
+    assert viewer.until_closed() == 1000
+    assert viewer.exit is not None
+    assert viewer.exit.code == 3
+
+
+def test_env_and_cwd_are_those_of_contexts_and_can_be_chosen(guest: Guest, terminal: Make, attach: Attach) -> None:
+    """Cloudflare #488, #470, #489: the environment was missing in the PTY."""
+    code = "import os; ' '.join(os.environ[name] for name in ('HOME', 'PATH', 'LANG'))"
+    kernel = guest.create().value(code).strip("'")
+    program = f"{code.replace('; ', '; print(')}, os.getcwd(), os.environ['A'])"
+    made = terminal(sys.executable, "-c", program, env={"A": "b"}, cwd="/tmp", cols=1000)
+    assert attach(made).until(rb"\r\n").decode().strip() == f"{kernel} /tmp b"
+    assert made["env"] == ["A"]
+
+
+def test_the_exit_stays_readable_and_so_does_the_output(guest: Guest, terminal: Make, attach: Attach) -> None:
+    """Cloudflare 2.4: a dead PTY stayed cached, the next write threw, and no exit was ever sent."""
+    made = terminal("sh", "-c", "printf 'last words'; exit 7")
+    wait_for(lambda: guest.call("GET", f"/v1/terminals/{made['id']}")["state"] == "exited", "the exit")
+    assert guest.call("GET", f"/v1/terminals/{made['id']}")["exit"] == {"code": 7, "signal": None}
+    viewer = attach(made)
+    viewer.until("last words")
+    viewer.type("into the void\n")
+    assert viewer.until_closed() == 1000
+
+
+def test_ctrl_c_reaches_the_program(terminal: Make, attach: Attach) -> None:
+    viewer = attach(terminal("sh", "-c", "trap 'echo got it; exit 5' INT; echo ready; while :; do sleep 0.1; done"))
+    viewer.until("ready")
+    viewer.type(b"\x03")
+    viewer.until("got it")
+    viewer.until_closed()
+    assert viewer.exit is not None
+    assert viewer.exit.code == 5
+
+
+def test_a_lost_connection_resumes_without_a_lost_or_doubled_byte(terminal: Make, attach: Attach) -> None:
+    viewer = attach(terminal("sh", "-c", "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; echo end"))
+    rng = random.Random(7)
+    while b"end\r\n" not in viewer.received:
+        for _ in range(rng.randint(1, 4)):
+            viewer.pump()
+        viewer.cut()
+        viewer.attach()
+    assert viewer.received == b"".join(b"line %d\r\n" % i for i in range(3000)) + b"end\r\n"
+    assert viewer.gaps == []
+
+
+FLOOD = """
+import os, random, sys, time, tty
+tty.setraw(1)
+rng = random.Random(5)
+pieces = [rng.randbytes(900), 'grüße 😀 日本語 '.encode() * 30, b'\\x1b[31mred\\x1b[0m ' * 40, bytes(range(256)) * 4]
+sent = 0
+while sent < int(sys.argv[1]):
+    time.sleep(float(sys.argv[2]))
+    data = b''.join(rng.choice(pieces) for _ in range(8))
+    while data:
+        n = os.write(1, data)
+        data, sent = data[n:], sent + n
+"""
+
+
+def expected_flood(size: int) -> bytes:
+    rng = random.Random(5)
+    pieces = [rng.randbytes(900), "grüße 😀 日本語 ".encode() * 30, b"\x1b[31mred\x1b[0m " * 40, bytes(range(256)) * 4]
+    sent, parts = 0, []
+    while sent < size:
+        parts.append(b"".join(rng.choice(pieces) for _ in range(8)))
+        sent += len(parts[-1])
+    return b"".join(parts)
+
+
+def test_hundreds_of_cuts_in_megabytes_of_anything(terminal: Make, attach: Attach) -> None:
+    """CLOCHE_TEST_FLOOD_MB=200 is the long form."""
+    size = int(os.environ.get("CLOCHE_TEST_FLOOD_MB", "6")) * 1_000_000
+    viewer = attach(terminal("python3", "-c", FLOOD, str(size), "0.002" if size < 50_000_000 else "0", record=False))
+    expected, rng, cuts = expected_flood(size), random.Random(11), 0
+    while viewer.close_code != 1000:
+        viewer.close_code = None
+        for _ in range(rng.randint(0, max(4, size // 3_000_000))):
+            viewer.pump(1)
+            if viewer.exit is not None:
+                viewer.until_closed()
+                break
+        else:
+            viewer.cut()
+            viewer.attach()
+            cuts += 1
+    assert cuts >= 100
+    # Nobody holds the program back while the line is cut: what falls off the log then is said, exactly.
+    lost = sum(gap.end - gap.start for gap in viewer.gaps)
+    assert len(viewer.received) + lost == len(expected)
+    assert digest(with_gaps(viewer, expected)) == digest(expected)
+
+
+def with_gaps(viewer: Viewer, expected: bytes) -> bytes:
+    """What was received, each gap filled with what belongs there."""
+    parts, position, taken = [], 0, 0
+    for gap in viewer.gaps:
+        parts += [viewer.received[taken : taken + gap.start - position], expected[gap.start : gap.end]]
+        taken, position = taken + gap.start - position, gap.end
+    return b"".join([*parts, viewer.received[taken:]])
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_ctrl_c_works_within_a_second_under_a_flood_with_a_frozen_viewer(terminal: Make, attach: Attach) -> None:
+    made = terminal("sh", "-c", "trap 'trap - INT' INT; yes; echo stopped; sleep 60", record=False)
+    frozen = attach(made, "viewer-frozen")
+    viewer = attach(made, "viewer-awake")
+    viewer.until("y\r\ny\r\n")
+    frozen.until("y\r\ny\r\n")
+    flooded = time.monotonic() + 1
+    while time.monotonic() < flooded and viewer.pump(0.3):  # soon the program is held back for the frozen one
+        viewer.received.clear()
+    started = time.monotonic()
+    viewer.type(b"\x03")
+    viewer.until("stopped")
+    assert time.monotonic() - started < 1
+
+
+def test_a_frozen_viewer_holds_the_program_back_only_for_a_while(guest: Guest, terminal: Make, attach: Attach) -> None:
+    made = terminal("sh", "-c", "head -c 3000000 /dev/zero", record=False)
+    attach(made)
+    path = f"/v1/terminals/{made['id']}"
+    wait_for(lambda: guest.call("GET", path)["head_offset"] > 500_000, "the flood")
+    assert guest.call("GET", path)["state"] == "running"
+    wait_for(lambda: guest.call("GET", path)["state"] == "exited", "the end of the flood", 15)
+    assert guest.health()["memory_bytes"] < 300_000_000
+
+
+def test_two_viewers_and_the_hand_over_of_control(terminal: Make, attach: Attach) -> None:
+    made = terminal("sh", "-c", "stty size; trap 'stty size' WINCH; while :; do sleep 0.05; done")
+    one = attach(made, "viewer-one", cols=90, rows=30)
+    one.until("30 90")
+    two = attach(made, "viewer-two", cols=60, rows=20)
+    two.until("30 90")  # they see the same, at the size of the one in control
+    two.type("x")
+    one.until("20 60")
+    two.until("20 60")
+    assert (one.stream.role, two.stream.role) == ("viewer", "controller")
+    wait_for(lambda: one.pump() or Resized(60, 20) in one.events, "the size")
+
+
+def test_a_read_only_viewer_watches_and_does_nothing_else(terminal: Make, attach: Attach) -> None:
+    made = terminal("cat")
+    watcher = attach(made, "viewer-watch", query="?access=read", cols=10, rows=10)
+    watcher.type("boo\n")
+    writer = attach(made, "viewer-write")
+    writer.type("hello\n")
+    watcher.until("hello\r\nhello\r\n")
+    assert b"boo" not in watcher.received
+    assert watcher.stream.role == "read_only"
+
+
+def test_a_large_paste_arrives_whole(terminal: Make, attach: Attach) -> None:
+    code = "import sys, tty, hashlib; tty.setraw(0); print('ready\\r'); n = int(sys.argv[1])"
+    code += "; d = sys.stdin.buffer.read(n); print(hashlib.sha256(d).hexdigest())"
+    paste = os.urandom(5_000_000)
+    viewer = attach(terminal("python3", "-c", code, str(len(paste)), record=False))
+    viewer.until("ready")
+    viewer.type(paste)
+    viewer.until(digest(paste), 60)
+
+
+def test_resize_by_the_api_tells_the_program_and_the_viewers(guest: Guest, terminal: Make, attach: Attach) -> None:
+    made = terminal("sh", "-c", "trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done")
+    viewer = attach(made)
+    viewer.until("ready")
+    answer = guest.call("POST", f"/v1/terminals/{made['id']}/resize", {"cols": 77, "rows": 33})
+    assert (answer["cols"], answer["rows"]) == (77, 33)
+    viewer.until("33 77")
+    assert Resized(77, 33) in viewer.events
+
+
+def test_background_programs_do_not_keep_an_ended_terminal_open(guest: Guest, terminal: Make) -> None:
+    made = terminal("sh", "-c", "sleep 50 & echo done")
+    wait_for(lambda: guest.call("GET", f"/v1/terminals/{made['id']}")["state"] == "exited", "the exit", 5)
+
+
+def test_delete_ends_everything_the_program_started(guest: Guest, terminal: Make, attach: Attach) -> None:
+    made = terminal("sh", "-c", "trap '' HUP TERM; setsid sleep 1000 & echo pid $!.; wait; sleep 1000")
+    viewer = attach(made)
+    pid = int(viewer.until(rb"pid (\d+)\.").split(b"pid ")[1].split(b".")[0])
+    answer = guest.call("DELETE", f"/v1/terminals/{made['id']}")
+    assert answer["exit"] == {"code": None, "signal": 9}
+    assert viewer.until_closed() == 4004
+    assert not is_running(pid)
+    error = guest.call("GET", f"/v1/terminals/{made['id']}", status=410)
+    assert error["code"] == "gone"
+
+
+def test_the_recording_is_an_asciicast(guest: Guest, terminal: Make) -> None:
+    made = terminal("sh", "-c", "printf '\\342\\202'; sleep 0.1; printf '\\254 euro'", cols=90)
+    wait_for(lambda: guest.call("GET", f"/v1/terminals/{made['id']}")["state"] == "exited", "the exit")
+    lines = guest.http.get(f"/v1/terminals/{made['id']}/recording").text.splitlines()
+    header = json.loads(lines[0])
+    assert (header["version"], header["width"]) == (2, 90)
+    events = [json.loads(line) for line in lines[1:]]
+    assert "".join(text for _, kind, text in events if kind == "o") == "€ euro"
+    unrecorded = terminal("true", record=False)
+    guest.call("GET", f"/v1/terminals/{unrecorded['id']}/recording", status=404)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"command": ["/no/such/program"]}, "command"),
+        ({"command": ["sh"], "cwd": "/no/such/place"}, "cwd"),
+        ({"command": []}, "command"),
+        ({"cols": 1}, "cols"),
+        ({"rows": 1001}, "rows"),
+    ],
+)
+def test_mistakes_are_typed_and_leave_nothing(guest: Guest, body: dict[str, Any], field: str) -> None:
+    before = guest.health()["open_files"]
+    error = guest.call("POST", "/v1/terminals", body, status=400)
+    assert error["details"]["errors"][0]["field"].startswith(field)
+    assert guest.health()["open_files"] == before
+
+
+def test_no_terminal_no_upgrade(attach: Attach) -> None:
+    with pytest.raises(InvalidStatus, match="404"):
+        attach({"id": "term-000000000000"})
+
+
+@pytest.mark.parametrize("message", [b"", b"\x09" + bytes(8), "{", '{"type": "ack", "off": 0}', '{"type": "boo"}'])
+def test_nonsense_ends_the_connection(terminal: Make, attach: Attach, message: str | bytes) -> None:
+    viewer = attach(terminal("cat"))
+    assert viewer.socket is not None
+    viewer.socket.send(message if message != '{"type": "ack", "off": 0}' else '{"type": "ack", "off": 5}')
+    assert viewer.until_closed() == 1008
+
+
+def test_output_while_nobody_looks_is_there_later(guest: Guest, terminal: Make, attach: Attach) -> None:
+    made = terminal("sh", "-c", "echo early; sleep 0.2; echo late; cat")
+    wait_for(lambda: guest.call("GET", f"/v1/terminals/{made['id']}")["head_offset"] >= 13, "the output")
+    assert attach(made).until("late") == b"early\r\nlate\r\n"
+
+
+def test_terminals_are_listed_newest_first(guest: Guest, terminal: Make) -> None:
+    made = [terminal("cat", name=name)["id"] for name in ("one", "two")]
+    listed = [item["id"] for item in guest.call("GET", "/v1/terminals")["items"]]
+    assert listed[:2] == made[::-1]
