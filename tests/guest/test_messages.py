@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
@@ -144,6 +144,7 @@ NAMES = [
 ]
 
 
+@settings(max_examples=1000)
 @given(st.sampled_from(KINDS.split()), st.dictionaries(st.sampled_from(NAMES), json_values))
 def test_no_content_a_kernel_can_send_breaks_the_reader(kind: str, content: dict[str, Any]) -> None:
     for fact in read_message(message(kind, content)):

@@ -12,12 +12,13 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import zmq
+from pydantic import JsonValue
 
 from cloche.errors import ClocheError, Conflict, ContextDead, Gone, InternalError, LimitReached
 from cloche.models import (
@@ -69,6 +70,8 @@ class Surroundings:
     environment: Callable[[], dict[str, str]]
     starts: asyncio.Semaphore
     """Kernels starting at one time: starting is CPU bound, more at once only makes all of them late."""
+    tell: Callable[[str, Mapping[str, JsonValue]], None]
+    """Gets the events for the sandbox' journal."""
 
 
 class LiveContext:
@@ -479,11 +482,14 @@ class LiveContext:
             raise ContextDead(f"context {self.id} is dead: {why}", hint="restart or delete it", details=details)
 
     def _set_state(self, state: ContextState, failure: Failure | None) -> None:
-        changed = state is not self._state
+        before = self._state
         self._state, self._failure = state, failure
-        if changed:
+        if state is not before:
             told = failure.model_dump(mode="json") if failure else None
-            self.journal.note("context_state", {"state": state.value, "generation": self._generation, "failure": told})
+            data: dict[str, JsonValue] = {"state": state.value, "generation": self._generation, "failure": told}
+            self.journal.note("context_state", data)
+            if {before, state} != {ContextState.IDLE, ContextState.BUSY}:  # every run does that
+                self._around.tell("context_state", {"context_id": self.id, "name": self.body.name, **data})
             self._touch()
 
     def _touch(self) -> None:

@@ -61,11 +61,16 @@ def signal_name(number: int) -> str:
 
 def read_oom_kills() -> int:
     """Processes killed for want of memory in this sandbox, by the kernel (where its counter is shown) or the guard."""
+    return count_kills() + read_cgroup_kills()
+
+
+def read_cgroup_kills() -> int:
+    """Those by the kernel; 0 where the counter is not shown."""
     try:
         match = re.search(r"^oom_kill (\d+)$", _COUNTER.read_text(), re.MULTILINE)
     except OSError:
-        match = None
-    return count_kills() + (int(match[1]) if match else 0)
+        return 0
+    return int(match[1]) if match else 0
 
 
 def _with_log(message: str, log_tail: str) -> str:

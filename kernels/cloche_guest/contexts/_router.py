@@ -171,7 +171,8 @@ def _clear(content: dict[str, Any]) -> list[Fact]:
 
 def _reply(content: dict[str, Any]) -> list[Fact]:
     status = str(content.get("status", "error"))
-    pages = [_page(payload) for payload in content.get("payload") or [] if isinstance(payload, dict)]
+    payloads = content.get("payload")
+    pages = [_page(payload) for payload in payloads if isinstance(payload, dict)] if isinstance(payloads, list) else []
     error = read_error(content) if status == "error" else None
     return [*[page for page in pages if page is not None], Replied(status, _count(content), error)]
 

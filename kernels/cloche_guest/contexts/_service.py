@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import zmq
+from pydantic import JsonValue
 
 from cloche.errors import ClocheError, ContextStartFailed, Gone, LimitReached, NotFound
 from cloche.models import (
@@ -48,6 +49,7 @@ class ContextService:
         account: Account | None,
         workspace: str,
         runtime_dir: Path,
+        tell: Callable[[str, Mapping[str, JsonValue]], None] = lambda _type, _data: None,
     ) -> None:
         self._python = kernel_python
         self._account = account
@@ -55,7 +57,7 @@ class ContextService:
         self._runtime_dir = runtime_dir
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         starts = asyncio.Semaphore(max(2, os.cpu_count() or 2))
-        self._around = Surroundings(children, self._zmq, environment, starts)
+        self._around = Surroundings(children, self._zmq, environment, starts, tell)
         self._contexts: OrderedDict[str, LiveContext] = OrderedDict()
         self._deleted: OrderedDict[str, None] = OrderedDict()
 
