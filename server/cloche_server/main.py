@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import sys
 from typing import Final
@@ -18,12 +19,23 @@ from cloche_server.settings import Settings
 
 _LOG: Final = logging.getLogger("cloche.server")
 
+WANTED_DESCRIPTORS: Final = 65_536
+
 
 def serve(settings: Settings) -> None:
     """Blocks until TERM or INT. Raises `ClocheError` when it cannot start: the caller prints it."""
     set_up_logging(settings.log_format)
+    _raise_descriptor_limit()
     with exclusive(settings.data_dir, settings.run_dir):
         asyncio.run(_serve(settings))
+
+
+def _raise_descriptor_limit() -> None:
+    """Each sandbox takes up to 64 idle connections; the usual soft limit of 1024 would end at the 16th."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(settings: Settings) -> None:

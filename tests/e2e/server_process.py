@@ -27,6 +27,7 @@ class ServerProcess:
     process: subprocess.Popen[bytes] | None = None
     port: int = 0
     said: str = field(default="", repr=False)
+    environ: dict[str, str] = field(default_factory=dict)
 
     @property
     def data_dir(self) -> Path:
@@ -65,7 +66,7 @@ class ServerProcess:
         ]
         out = self.directory / "server.out"
         with out.open("wb") as stdout, self.log.open("ab") as stderr:
-            self.process = subprocess.Popen(command, stdout=stdout, stderr=stderr)
+            self.process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=os.environ | self.environ)
         deadline = time.monotonic() + START_S
         while not (found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", self.said)):
             self.said = out.read_text()

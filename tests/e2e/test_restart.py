@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import httpx_sse
@@ -119,3 +121,14 @@ def test_a_second_server_in_the_same_directory_is_refused(own_server: ServerProc
     second = ServerProcess(own_server.directory)
     with pytest.raises(AssertionError, match="another server"):
         second.start()
+
+
+def test_a_machine_without_a_driver_gets_no_server(image: str, tmp_path: Path) -> None:
+    assert image
+    broken = {"CLOCHE_RUNSC": "/bin/false", "CLOCHE_RUNC": "/bin/false"}
+    server = ServerProcess(tmp_path, ("--run-dir", "/tmp/cloche-no-driver"), environ=broken)
+    with pytest.raises(AssertionError, match="no driver works on this machine"):
+        server.start()
+    assert server.process is not None
+    assert server.process.returncode == 1
+    shutil.rmtree("/tmp/cloche-no-driver")

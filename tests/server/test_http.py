@@ -6,16 +6,18 @@ import asyncio
 import json
 import re
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 
 from cloche.errors import ERRORS, ErrorBody
 from cloche.models import Role
+from cloche_server.http import _app
 from cloche_server.routes import ROUTES
 from cloche_server.routing import RouteIndex
 
-from .conftest import Harness
+from .conftest import Harness, harness
 
 
 def error_of(response: httpx.Response) -> ErrorBody:
@@ -173,6 +175,29 @@ async def test_a_defect_is_a_500_with_an_id_and_without_its_text(
     record = next(r for r in caplog.records if r.message == "unexpected exception")
     assert record.request_id == body.request_id  # type: ignore[attr-defined]
     assert record.exc_info
+
+
+@pytest.mark.parametrize("data", [b"", b"GET /v1/hea", b"GET /v1/health HTTP/1.1\r\nHost: local"])
+async def test_slow_clients_are_hung_up_on(short_dir: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(_app, "IDLE_S", 0.1)
+    async with harness(short_dir) as cloche:
+        reader, writer = await asyncio.open_connection("127.0.0.1", cloche.server.port)
+        writer.write(data)
+        async with asyncio.timeout(2):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_slow_body_is_bounded(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_app, "BODY_S", 0.1)
+    async with harness(short_dir) as cloche:
+        reader, writer = await asyncio.open_connection("127.0.0.1", cloche.server.port)
+        key = str(cloche.client.headers["Authorization"])
+        head = f"POST /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nAuthorization: {key}\r\nContent-Length: 9\r\n\r\n"
+        writer.write(head.encode() + b"{")
+        async with asyncio.timeout(2):
+            assert await reader.read() == b""
+        writer.close()
 
 
 async def test_roles_bound_what_a_key_may_do(cloche: Harness) -> None:

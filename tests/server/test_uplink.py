@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cloche.errors import SandboxUnreachable
+from cloche.errors import InvalidRequest, SandboxUnreachable
 from cloche_server.auth import hash_secret
 from cloche_server.uplink import Expected, Uplink, UplinkHub, WireClosed, _hub, _pool
 
@@ -74,6 +74,11 @@ async def test_only_root_reaches_the_directories_and_any_guest_uid_reaches_its_o
     assert stat.S_IMODE(directory.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(directory.stat().st_mode) == 0o755
     assert stat.S_IMODE((directory / "uplink.sock").stat().st_mode) == 0o666
+
+
+def test_a_directory_too_deep_for_sockets_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="107 are possible"):
+        UplinkHub(tmp_path / ("x" * 90), lambda *_: None).prepare()
 
 
 @pytest.mark.expected_logs("uplink refused")

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from cloche.errors import InvalidRequest
 from cloche.models.guest import Hello
 from cloche_server.auth import hash_secret
 from cloche_server.clock import Clock, now_us, to_datetime
@@ -24,6 +26,9 @@ from cloche_server.uplink._pool import WirePool
 from cloche_server.uplink._wire import Wire, WireClosed
 
 SOCKET_NAME: Final = "uplink.sock"
+
+MAX_SOCKET_PATH_BYTES: Final = 107
+"""sun_path of unix(7), without its final zero."""
 
 Remember = Callable[[str, str], None]
 """Told the sandbox's id and the hash of its guest's session, once in every life of the guest."""
@@ -133,6 +138,13 @@ class UplinkHub:
         self._uplinks: dict[str, Uplink] = {}
 
     def prepare(self) -> None:
+        """`InvalidRequest` when the sockets' paths would be too long for the kernel."""
+        longest = len(os.fsencode(self._root / ("x" * 20) / SOCKET_NAME))
+        if longest > MAX_SOCKET_PATH_BYTES:
+            raise InvalidRequest(
+                f"sockets below {self._root} would have paths of {longest} bytes; {MAX_SOCKET_PATH_BYTES} are possible",
+                hint="choose a shorter --run-dir",
+            )
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._root.chmod(0o700)
 
