@@ -93,6 +93,9 @@ def _operation(route: Route, refs: Refs) -> dict[str, Any]:
         "responses": _responses(route, refs),
         "security": [] if route.role is None else [{"key": []}],
     }
+    if route.bytes_body:
+        content: dict[str, Any] = {"application/octet-stream": {"schema": {}}}
+        operation["requestBody"] = {"required": False, "content": content}
     if route.body is not None:
         operation["requestBody"] = {
             "required": not _all_optional(route.body),

@@ -47,6 +47,7 @@ from cloche.models import (
     Variables,
 )
 from cloche_server.api import about, keys, sandboxes
+from cloche_server.process_routes import PROCESS_ROUTES
 from cloche_server.routing import FromCursor, HistoryLimit, ListKeys, ListSandboxes, Route, Streams, Wait, WaitByDefault
 
 _S: Final = "/v1/sandboxes/{sandbox_id}"
@@ -335,4 +336,4 @@ _RUNS: Final = [
     ),
 ]
 
-ROUTES: Final[tuple[Route, ...]] = (*_ABOUT, *_KEYS, *_SANDBOXES, *_CONTEXTS, *_RUNS)
+ROUTES: Final[tuple[Route, ...]] = (*_ABOUT, *_KEYS, *_SANDBOXES, *_CONTEXTS, *_RUNS, *PROCESS_ROUTES)

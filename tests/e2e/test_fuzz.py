@@ -75,7 +75,9 @@ def test_any_request_gets_a_documented_answer(name: str, mode: GenerationMode, t
         cases = OPERATIONS[name].as_strategy(generation_mode=mode)
 
         @given(case=cases)
-        @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @settings(
+            max_examples=12, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), database=None
+        )
         def check(case: Case) -> None:
             aim(case, target)
             judge(case, target)

@@ -110,3 +110,15 @@ def test_memory_and_descriptors_of_the_server_stay_flat(
         run(client, sandbox_id, big)
     assert memory_kib(pid) < memory + 30_000
     assert descriptors(pid) <= open_files + 4
+
+
+def test_a_client_that_goes_away_ends_no_run(client: httpx.Client, make_sandbox: Make, driver: str) -> None:
+    sandbox_id = make_sandbox(driver=driver)
+    url = f"/v1/sandboxes/{sandbox_id}/contexts/default/runs"
+    body = {"code": "import time\nfor n in range(10): print(n); time.sleep(0.1)\ndone = True"}
+    with client.stream("POST", url, json=body, headers={"Accept": "text/event-stream"}) as response:
+        run_id = response.headers["Cloche-Run-Id"]
+        next(response.iter_raw())
+    finished = client.get(f"{url}/{run_id}?wait_s=20").json()
+    assert (finished["status"], text(finished).split()) == ("ok", [str(n) for n in range(10)])
+    assert text(run(client, sandbox_id, "done")) == "True"

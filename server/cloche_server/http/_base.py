@@ -115,7 +115,7 @@ class BaseHandler(RequestHandler):
         """`NotFound` for text that can be no id: nothing has that id."""
         assert self.matched is not None
         for name, text in self.matched.bad.items():
-            kind = name.removesuffix("_id") if name != "name" else "sandbox"
+            kind = name.removesuffix("_id").removesuffix("_name") if name != "name" else "sandbox"
             raise NotFound(f"there is no such {kind}", details={"kind": kind, "id": text[:128]})
         return dict(self.matched.path)
 

@@ -136,7 +136,7 @@ class ApiHandler(BaseHandler):
         assert self.principal is not None
         headers = self.request.headers
         raw = bytes(self._body)
-        if route.body is None and route.method != "GET":
+        if route.body is None and route.method != "GET" and not route.bytes_body:
             refuse_body(raw)
         return Call(
             request_id=self.request_id,
@@ -144,6 +144,7 @@ class ApiHandler(BaseHandler):
             path=self.path_values(),
             query=NoQuery() if not self.request.query and route.query is NoQuery else self._query(route),
             body=None if route.body is None else parse_body(raw, route.body),
+            content=raw if route.bytes_body else b"",
             idempotency_key=idempotency_key(headers.get("Idempotency-Key")),
             wants_events="text/event-stream" in headers.get("Accept", "").lower(),
             last_event_id=last_event_id(headers.get("Last-Event-ID")),
@@ -242,7 +243,7 @@ def guest_call(route: Route, call: Call, streaming: bool) -> GuestCall:
         path=f"{path}?{query}" if query else path,
         statuses={200} if streaming else route.answers.keys(),
         bound_s=route.bound_s + (0 if streaming else wait_s),
-        body=b"" if call.body is None else call.body.model_dump_json().encode(),
+        body=call.content if call.body is None else call.body.model_dump_json().encode(),
         accept="text/event-stream" if streaming else "application/json",
         last_event_id=call.last_event_id if streaming else None,
     )

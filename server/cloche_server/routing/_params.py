@@ -8,8 +8,11 @@ from urllib.parse import parse_qsl, unquote, urlencode
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from cloche.errors import InvalidRequest
-from cloche.models import ContextId, KeyId, Name, RunId, SandboxId, SandboxState
+from cloche.models import ContextId, KeyId, Name, ProcessId, RunId, SandboxId, SandboxState
+from cloche.models.processes import StreamName
+from cloche.models.browser import UiPath
 from cloche.models.runs import MAX_WAIT_S
+from cloche.models.terminals import TerminalId
 
 MAX_FIELDS: Final = 128
 """64 labels are allowed on a sandbox; twice that is more than anybody can ask for."""
@@ -64,11 +67,46 @@ class HistoryLimit(Query):
     limit: int = Field(default=100, ge=1, le=1000)
 
 
+class Stdin(Query):
+    close: bool = Field(default=False, description="the end of the input follows this body")
+    offset: int | None = Field(
+        default=None, ge=0, description="where in all the input this body begins; what was taken is not taken again"
+    )
+    wait_s: float = Field(default=10, ge=0, le=MAX_WAIT_S, description="seconds to wait for the program to read it")
+
+
+class ProcessEvents(FromCursor):
+    stream: StreamName | None = Field(default=None, description="leave out the output of the other one")
+
+
+class OutputPage(ProcessEvents):
+    limit_bytes: int = Field(default=262_144, ge=1, le=4_194_304, description="of output; one record always fits")
+    wait_s: float = Field(default=0, ge=0, le=MAX_WAIT_S, description="seconds to wait for something to come")
+
+
+class UseLogin(Query):
+    token: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    next: UiPath = "/ui/terminal"
+
+
+class TerminalPage(Query):
+    """Read by the page itself, not by the server."""
+
+    sandbox: SandboxId | None = None
+    terminal: TerminalId | None = None
+
+
+AssetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$")]
+
 PATH_TYPES: Final[dict[str, TypeAdapter[str]]] = {
     "sandbox_id": TypeAdapter(SandboxId),
     "context_id": TypeAdapter(ContextId),
     "run_id": TypeAdapter(RunId),
+    "process_id": TypeAdapter(ProcessId),
+    "service_name": TypeAdapter(Name),
     "key_id": TypeAdapter(KeyId),
+    "terminal_id": TypeAdapter(TerminalId),
+    "asset": TypeAdapter(AssetName),
     "name": TypeAdapter(Name),
 }
 

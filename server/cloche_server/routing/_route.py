@@ -44,9 +44,13 @@ class Call:
     path: Mapping[str, str]
     query: Query
     body: Model | None
+    content: bytes = b""
+    """The body of a route that takes bytes."""
     idempotency_key: str | None = None
     wants_events: bool = False
     last_event_id: str | None = None
+    host: str = ""
+    secure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,13 @@ Act = Callable[["Services", Call], Awaitable[Reply]]
 
 
 class Streams(StrEnum):
-    """NEVER: one JSON answer. ON_REQUEST: SSE with ``Accept: text/event-stream``. ALWAYS: SSE, or WebSocket."""
+    """NEVER: one answer. ON_REQUEST: SSE with ``Accept: text/event-stream``. ALWAYS: SSE, or WebSocket. SOCKET: the
+    WebSocket of a terminal; the guest is told whether the client may write."""
 
     NEVER = "never"
     ON_REQUEST = "on_request"
     ALWAYS = "always"
+    SOCKET = "socket"
 
 
 _EVERY_ROUTE: Final = (InvalidRequest, Forbidden, InternalError, ConnectionFailed)
@@ -95,6 +101,8 @@ class Route:
     """Status -> model, or the content type of something that is not JSON."""
     act: Act | None = None
     body: type[Model] | None = None
+    bytes_body: bool = False
+    """The body is bytes, passed on as they are."""
     query: type[Query] = NoQuery
     role: Role | None = Role.VIEWER
     own_errors: tuple[type[ClocheError], ...] = ()
@@ -102,10 +110,18 @@ class Route:
     bound_s: float = 15
     headers: tuple[str, ...] = ()
     """Request headers with a meaning here."""
+    shareable: bool = False
+    """The link to a terminal opens it, too."""
 
     @property
     def to_guest(self) -> bool:
         return self.act is None
+
+    @property
+    def raw_type(self) -> str | None:
+        """The content type of an answer that is neither JSON nor a stream of events."""
+        answer = self.answers.get(http.HTTPStatus.OK)
+        return answer if isinstance(answer, str) and self.streams is Streams.NEVER else None
 
     @property
     def errors(self) -> tuple[type[ClocheError], ...]:
