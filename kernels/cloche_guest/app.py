@@ -9,14 +9,20 @@ from tornado import httpserver, iostream, web
 
 from cloche_guest.contexts import ContextService
 from cloche_guest.handlers import contexts as context_handlers
+from cloche_guest.handlers import processes as process_handlers
 from cloche_guest.handlers import runs as run_handlers
 from cloche_guest.handlers import terminals as terminal_handlers
+from cloche_guest.handlers.events import SandboxEventsHandler
 from cloche_guest.handlers.health import HealthHandler
 from cloche_guest.http import HANG_UP_BYTES, NoSuchPath, quiet_log
+from cloche_guest.processes import ProcessService, Services
+from cloche_guest.sandbox_events import SandboxEvents
 from cloche_guest.terminals.service import TerminalService
 
 _CONTEXT = r"/v1/contexts/([^/]+)"
 _RUN = _CONTEXT + r"/runs/([^/]+)"
+_PROCESS = r"/v1/processes/([^/]+)"
+_SERVICE = r"/v1/services/([^/]+)"
 _TERMINAL = r"/v1/terminals/([^/]+)"
 
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
@@ -26,7 +32,15 @@ PING_S = 15.0
 """Common proxies cut a WebSocket that is silent for 60 s."""
 
 
-def make_app(contexts: ContextService, terminals: TerminalService, guest_epoch: str) -> web.Application:
+def make_app(
+    contexts: ContextService,
+    terminals: TerminalService,
+    guest_epoch: str,
+    *,
+    processes: ProcessService,
+    services: Services,
+    events: SandboxEvents,
+) -> web.Application:
     """All routes of docs/protocol.md that a guest serves."""
     service: dict[str, Any] = {"contexts": contexts}
     on_terminals: dict[str, Any] = {"terminals": terminals}
@@ -47,6 +61,8 @@ def make_app(contexts: ContextService, terminals: TerminalService, guest_epoch: 
             (_RUN + "/interrupt", run_handlers.RunInterruptHandler, service),
             (_RUN + "/input", run_handlers.RunInputHandler, service),
             (_RUN + "/events", run_handlers.RunEventsHandler, service),
+            *process_routes(processes, services),
+            (r"/v1/events", SandboxEventsHandler, {"events": events}),
             (r"/v1/terminals", terminal_handlers.TerminalsHandler, on_terminals),
             (_TERMINAL, terminal_handlers.OneTerminalHandler, on_terminals),
             (_TERMINAL + "/resize", terminal_handlers.TerminalResizeHandler, on_terminals),
@@ -55,9 +71,29 @@ def make_app(contexts: ContextService, terminals: TerminalService, guest_epoch: 
         ],
         default_handler_class=NoSuchPath,
         log_function=quiet_log,
+        tell=events.append,
         websocket_max_message_size=MAX_MESSAGE_BYTES,
         websocket_ping_interval=PING_S,
     )
+
+
+def process_routes(processes: ProcessService, services: Services) -> list[tuple[Any, ...]]:
+    """Processes, exec and services."""
+    on_processes: dict[str, Any] = {"processes": processes}
+    on_services: dict[str, Any] = {"services": services}
+    return [
+        (r"/v1/exec", process_handlers.ExecHandler, on_processes),
+        (r"/v1/processes", process_handlers.ProcessesHandler, on_processes),
+        (_PROCESS, process_handlers.OneProcessHandler, on_processes),
+        (_PROCESS + "/signal", process_handlers.SignalHandler, on_processes),
+        (_PROCESS + "/stdin", process_handlers.StdinHandler, on_processes),
+        (_PROCESS + "/output", process_handlers.OutputHandler, on_processes),
+        (_PROCESS + "/events", process_handlers.ProcessEventsHandler, on_processes),
+        (_PROCESS + "/wait", process_handlers.WaitHandler, on_processes),
+        (r"/v1/services", process_handlers.ServicesHandler, on_services),
+        (_SERVICE, process_handlers.OneServiceHandler, on_services),
+        (_SERVICE + "/restart", process_handlers.ServiceRestartHandler, on_services),
+    ]
 
 
 class GuestServer(httpserver.HTTPServer):

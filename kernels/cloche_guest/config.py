@@ -29,6 +29,7 @@ class GuestConfig:
     account: Account | None
     workspace: str
     runtime_dir: Path
+    state_dir: Path
     guest_epoch: str
     memory_guard: bool
 
@@ -52,6 +53,7 @@ def take_config(environ: MutableMapping[str, str], *, is_root: bool) -> GuestCon
         account=_account(settings.get("CLOCHE_GUEST_USER", "user")) if is_root else None,
         workspace=settings.get("CLOCHE_GUEST_WORKSPACE", "/workspace"),
         runtime_dir=Path(settings.get("CLOCHE_GUEST_RUNTIME_DIR", "/run/cloche-guest")),
+        state_dir=Path(settings.get("CLOCHE_GUEST_STATE_DIR", "/var/lib/cloche-guest")),
         guest_epoch=secrets.token_hex(8),
         memory_guard=private["CLOCHE_MEMORY_GUARD"] == "1",
     )

@@ -16,6 +16,9 @@ from cloche_guest.config import GuestConfig
 from cloche_guest.contexts import ContextService
 from cloche_guest.identity import SandboxIdentity
 from cloche_guest.memory_guard import start_memory_guard
+from cloche_guest.oom_watch import watch_memory_kills
+from cloche_guest.processes import Declarations, ProcessService, Services
+from cloche_guest.sandbox_events import SandboxEvents
 from cloche_guest.sudo import SudoBroker
 from cloche_guest.terminals.service import TerminalService
 from cloche_guest.uplink import Uplink
@@ -27,8 +30,10 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
     """Run the guest until SIGTERM or SIGINT."""
     children = Children(collect_orphans=os.getpid() == 1)
     children.watch()
+    events = SandboxEvents()
     if config.memory_guard:
-        start_memory_guard()
+        start_memory_guard(events.tell_of_memory_kill)
+    oom_watch = asyncio.create_task(watch_memory_kills(events.append), name="out-of-memory watch")
     stop = _stop_signal()
     config.runtime_dir.mkdir(mode=0o711, parents=True, exist_ok=True)  # the kernels' user must be able to pass through
     contexts = ContextService(
@@ -38,7 +43,17 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
         account=config.account,
         workspace=config.workspace,
         runtime_dir=config.runtime_dir,
+        tell=events.append,
     )
+    processes = ProcessService(
+        children,
+        identity.environment,
+        account=config.account,
+        workspace=config.workspace,
+        may_be_root=lambda: identity.sudo,
+        tell=events.append,
+    )
+    services = Services(processes, Declarations(config.state_dir), events.append)
     sudo = SudoBroker(
         config.runtime_dir / "sudo.sock", children, allowed=lambda: identity.sudo, environment=identity.environment
     )
@@ -49,17 +64,23 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
         workspace=config.workspace,
         runtime_dir=config.runtime_dir,
     )
-    app = make_app(contexts, terminals, config.guest_epoch)
+    app = make_app(contexts, terminals, config.guest_epoch, processes=processes, services=services, events=events)
+    events.append("sandbox_started", {"guest_epoch": config.guest_epoch})
     try:
         sudo.open()
+        services.open()
         if config.listen is not None:
             await _listen(app, config.listen, stop)
         else:
             await _dial(Uplink(app, config, identity), stop)
     finally:
         await sudo.close()
+        await services.stop()
+        await processes.stop()
         await terminals.stop()
         await contexts.stop()
+        oom_watch.cancel()
+        events.close()
         children.unwatch()
 
 

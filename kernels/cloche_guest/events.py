@@ -8,16 +8,18 @@ from pydantic import JsonValue
 
 from cloche.journal import Gap, Record
 from cloche.models import Event
+from cloche.models.processes import data_fields
 
 TEXT_KINDS = frozenset(("stdout", "stderr"))
 
 
 def event_data(record: Record | Gap, *, text_records: bool) -> dict[str, JsonValue]:
-    """The ``data`` of the event. `text_records`: stdout and stderr are plain text in this journal, not JSON."""
+    """The ``data`` of the event. `text_records`: stdout and stderr are plain bytes in this journal, not JSON:
+    ``text`` where they are UTF-8, else ``base64``."""
     if isinstance(record, Gap):
         return {"records": record.records, "bytes": record.bytes}
     if text_records and record.kind in TEXT_KINDS:
-        return {"text": record.data.decode("utf-8", "replace")}
+        return {**data_fields(record.data)}
     data: dict[str, JsonValue] = json.loads(record.data)
     return data
 

@@ -13,7 +13,15 @@ import pydantic
 from pydantic import BaseModel, JsonValue
 from tornado import httputil, web
 
-from cloche.errors import BodyTooLarge, ClocheError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
+from cloche.errors import (
+    BodyTooLarge,
+    ClocheError,
+    InternalError,
+    InvalidRequest,
+    LimitReached,
+    MethodNotAllowed,
+    NotFound,
+)
 from cloche.models import Model
 
 log = logging.getLogger(__name__)
@@ -77,6 +85,15 @@ class Handler(web.RequestHandler):
         except pydantic.ValidationError as error:
             raise invalid(error) from None
 
+    def read_bytes(self) -> bytes:
+        """
+        Raises:
+            BodyTooLarge: over `MAX_BODY_BYTES`.
+        """
+        if self._body_size > MAX_BODY_BYTES:
+            raise _too_large()
+        return bytes(self._body)
+
     def read_query(self, model: type[Body]) -> Body:
         """The query parameters as a model, each at most once.
 
@@ -100,6 +117,8 @@ class Handler(web.RequestHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = self._to_error(status_code, (kwargs.get("exc_info") or (None, None, None))[1])
+        if isinstance(error, LimitReached):
+            self.application.settings["tell"]("limit_reached", {"message": error.message, **error.details})
         if isinstance(error, MethodNotAllowed):
             self.set_header("Allow", ", ".join(self._allowed()))
         self.set_status(error.status)

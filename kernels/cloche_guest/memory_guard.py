@@ -15,7 +15,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -72,16 +72,20 @@ def count_kills() -> int:
     return _kills
 
 
-def start_memory_guard() -> None:
+OnKill = Callable[[int, int], None]
+"""Called with pid and resident bytes of what is being killed, in the guard's thread."""
+
+
+def start_memory_guard(on_kill: OnKill) -> None:
     """For the rest of the guest's life."""
-    threading.Thread(target=_guard, name="memory guard", daemon=True).start()
+    threading.Thread(target=_guard, args=(on_kill,), name="memory guard", daemon=True).start()
 
 
-def _guard() -> None:
+def _guard(on_kill: OnKill) -> None:
     pause = threading.Event()
     while True:
         memory = parse_memory(_MEMINFO.read_text())
-        if memory.is_short and _kill_largest():
+        if memory.is_short and _kill_largest(on_kill):
             _await_recovery(pause)
         else:
             pause.wait(memory.pause_s)
@@ -94,7 +98,7 @@ def _await_recovery(pause: threading.Event) -> None:
         pause.wait(SHORTEST_S)
 
 
-def _kill_largest() -> bool:
+def _kill_largest(on_kill: OnKill) -> bool:
     """False when there is nothing to kill. Counted first, so that whoever sees the death finds the reason."""
     global _kills  # noqa: PLW0603 (one guard in a process, as one /proc/meminfo)
     size, pid = max(_resident_bytes(), default=(0, 0))
@@ -104,6 +108,7 @@ def _kill_largest() -> bool:
     log.warning("out of memory: killing process %d of %d MiB", pid, size // MEBIBYTE)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+    on_kill(pid, size)
     return True
 
 

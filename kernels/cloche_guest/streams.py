@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ class StreamHandler(Handler, websocket.WebSocketHandler):
     """Serves one feed: as WebSocket when the client asks to upgrade, else as SSE. Subclasses say which feed."""
 
     text_records = False
+    hidden_kinds: frozenset[str] = frozenset()
+    """Records of these kinds are left out."""
     _cursor: Cursor
     _feed: JournalFeed
 
@@ -59,7 +62,7 @@ class StreamHandler(Handler, websocket.WebSocketHandler):
         if self.request.headers.get("Upgrade", "").lower() == "websocket":
             await super().get(*args)
         else:
-            await send_sse(self, self._feed, self._cursor, text_records=self.text_records)
+            await send_sse(self, self._feed, self._cursor, text_records=self.text_records, hidden=self.hidden_kinds)
 
     def open(self, *_: str) -> None:
         self.set_nodelay(True)
@@ -85,21 +88,26 @@ class StreamHandler(Handler, websocket.WebSocketHandler):
     async def _send_frames(self) -> None:
         try:
             async for items in self._feed.batches(self._cursor):
-                for item in items:
-                    sent = self.write_message(frame(item, text_records=self.text_records))
-                await sent
+                sent = [
+                    self.write_message(frame(item, text_records=self.text_records))
+                    for item in shown(items, self.hidden_kinds)
+                ]
+                if sent:
+                    await sent[-1]
             self.close(1000)
         except (websocket.WebSocketClosedError, iostream.StreamClosedError):
             return
 
 
-async def send_sse(handler: Handler, feed: JournalFeed, cursor: Cursor, *, text_records: bool) -> None:
+async def send_sse(
+    handler: Handler, feed: JournalFeed, cursor: Cursor, *, text_records: bool, hidden: frozenset[str] = frozenset()
+) -> None:
     """Answer with the events from `cursor` on, until the feed has ended or the client has gone."""
     handler.set_header("Content-Type", "text/event-stream")
     handler.set_header("Cache-Control", "no-cache")
     try:
         await handler.flush()
-        await _send_batches(feed, cursor, handler.write, handler.flush, text_records)
+        await _send_batches(feed, cursor, handler.write, handler.flush, text_records, hidden)
     except iostream.StreamClosedError:
         return
     handler.finish()
@@ -111,18 +119,31 @@ async def _send_batches(
     write: Callable[[bytes], None],
     flush: Callable[[], Awaitable[None]],
     text_records: bool,
+    hidden: frozenset[str],
 ) -> None:
+    said_at = time.monotonic()
     while True:
-        if not await feed.wait_beyond(cursor, HEARTBEAT_S):
+        until_heartbeat = said_at + HEARTBEAT_S - time.monotonic()
+        if not await feed.wait_beyond(cursor, max(0.0, until_heartbeat)) or until_heartbeat <= 0:
             write(_HEARTBEAT)
             await flush()
+            said_at = time.monotonic()
             continue
         items = feed.journal.read(cursor)
         if not items:
             return
-        write(sse_chunk(items, text_records=text_records))
-        await flush()
         cursor = items[-1].cursor
+        if seen := shown(items, hidden):
+            write(sse_chunk(seen, text_records=text_records))
+            await flush()
+            said_at = time.monotonic()
+        else:
+            await asyncio.sleep(0)
+
+
+def shown(items: Sequence[Record | Gap], hidden: frozenset[str]) -> Sequence[Record | Gap]:
+    """`items` without the records of hidden kinds; gaps stay."""
+    return [item for item in items if not isinstance(item, Record) or item.kind not in hidden] if hidden else items
 
 
 def sse_chunk(items: Sequence[Record | Gap], *, text_records: bool) -> bytes:

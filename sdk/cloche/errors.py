@@ -13,6 +13,7 @@ The tree::
     │   ├── Conflict               conflict (409)
     │   ├── Gone                   gone (410): it existed and was deleted, or was dropped by a documented bound
     │   ├── LimitReached           limit_reached (429)
+    │   ├── ProcessStartFailed     process_start_failed (422): the program or its directory cannot be used
     │   └── CursorError
     │       ├── MalformedCursor    malformed_cursor (400)
     │       ├── ForeignCursor      foreign_cursor (409): of another epoch
@@ -20,6 +21,7 @@ The tree::
     ├── StateError                 right call, wrong moment
     │   ├── SandboxNotRunning      sandbox_not_running (409)
     │   ├── ContextDead            context_dead (409)
+    │   ├── ProcessEnded           process_ended (409): it ended before what was waited for
     │   └── Stale                  stale (409): the handle belongs to an earlier life
     └── ServiceError               ours, or the sandbox's
         ├── SandboxStartFailed     sandbox_start_failed (503)
@@ -151,6 +153,13 @@ class LimitReached(RequestError):
     code, status, retryable = "limit_reached", 429, True
 
 
+class ProcessStartFailed(RequestError):
+    """The program did not start. ``details.reason``: ``not_found``, ``not_executable``, ``bad_interpreter``, ``bad_cwd``,
+    ``too_large``, ``not_allowed`` (root without sudo) or ``other``; ``details.field`` and ``details.path`` say of what."""
+
+    code, status = "process_start_failed", 422
+
+
 class CursorError(RequestError):
     """A cursor that cannot be used. Start again without one to read from the oldest record kept."""
 
@@ -189,6 +198,13 @@ class ContextDead(StateError):
     """The context's kernel ended and its restart policy is ``never``. Restart or delete the context."""
 
     code, status = "context_dead", 409
+
+
+class ProcessEnded(StateError):
+    """The process ended before the wait was over. ``details.process_id``, ``details.state``, ``details.exit`` say how, and
+    ``details.stderr`` has its last words."""
+
+    code, status = "process_ended", 409
 
 
 class Stale(StateError):
@@ -265,11 +281,13 @@ ERRORS: Final[Mapping[str, type[ClocheError]]] = {
         Conflict,
         Gone,
         LimitReached,
+        ProcessStartFailed,
         MalformedCursor,
         ForeignCursor,
         CursorBeyondHead,
         SandboxNotRunning,
         ContextDead,
+        ProcessEnded,
         Stale,
         SandboxStartFailed,
         ContextStartFailed,

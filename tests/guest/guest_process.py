@@ -198,6 +198,7 @@ def guest_environ(directory: Path, home: Path) -> dict[str, str]:
         "CLOCHE_GUEST_USER": "",
         "CLOCHE_GUEST_WORKSPACE": str(home),
         "CLOCHE_GUEST_RUNTIME_DIR": str(directory / "r"),
+        "CLOCHE_GUEST_STATE_DIR": str(directory / "state"),
         "CLOCHE_GUEST_KERNEL_PYTHON": sys.executable,
         "PYTHONWARNINGS": "ignore",
     }
