@@ -107,3 +107,10 @@ def test_a_thousand_variables_are_listed_and_more_are_said(context: Context) -> 
     answer = context.guest.call("GET", f"{context.path}/variables")
     assert len(answer["variables"]) == 1000
     assert answer["truncated"] is True
+
+
+def test_text_that_is_hardly_code_has_no_completions(shared: Context) -> None:
+    """IPython's completer raises here ("not enough values to unpack"): found by schemathesis, answered 502 then."""
+    reply = shared.guest.call("POST", f"{shared.path}/complete", {"code": "\x85k\x1càR", "cursor_pos": 1})
+    assert reply["matches"] == []
+    assert "abs" in shared.guest.call("POST", f"{shared.path}/complete", {"code": "ab"})["matches"]

@@ -65,6 +65,10 @@ class Inspector:
         locked = self._completing.acquire(timeout=_COMPLETION_LOCK_S)
         try:
             return dict(self._kernel.do_complete(content["code"], content["cursor_pos"]))
+        except Exception:
+            # IPython's completer stumbles over text that is hardly code (a lone U+0085, say). Nothing completes it.
+            at = content["cursor_pos"]
+            return {"matches": [], "cursor_start": at, "cursor_end": at, "metadata": {}}
         finally:
             if locked:
                 self._completing.release()

@@ -24,7 +24,9 @@ Code = Annotated[str, StringConstraints(max_length=MAX_CODE_BYTES)]
 class ContextLimits(Model):
     """rlimits of the kernel and everything it starts; null: only the sandbox' own limits."""
 
-    memory_mb: int | None = Field(default=None, ge=64, description="RLIMIT_AS in MiB; Python raises MemoryError")
+    memory_mb: int | None = Field(
+        default=None, ge=128, description="RLIMIT_AS in MiB; Python raises MemoryError. A bare kernel needs some 100"
+    )
     cpu_s: int | None = Field(default=None, ge=1, description="RLIMIT_CPU in seconds over the kernel's whole life")
     open_files: int | None = Field(default=None, ge=64, le=1_048_576, description="RLIMIT_NOFILE")
     file_size_mb: int | None = Field(default=None, ge=1, description="RLIMIT_FSIZE in MiB")
