@@ -13,6 +13,7 @@ from cloche.errors import InvalidRequest
 from cloche_server.drivers import Driver
 from cloche_server.first_key import ensure_first_key
 from cloche_server.http import make_app, make_http_server
+from cloche_server.links import LinkSigner, Logins, load_link_key
 from cloche_server.open_calls import OpenCalls
 from cloche_server.openapi import openapi_document
 from cloche_server.origin import known_names
@@ -89,6 +90,8 @@ def _make_services(
         host_names=known_names(settings.host, settings.allowed_hosts),
         open_calls=OpenCalls(),
         openapi=openapi_document(ROUTES),
+        links=LinkSigner(load_link_key(settings.link_key_path)),
+        logins=Logins(),
     )
 
 

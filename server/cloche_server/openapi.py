@@ -171,7 +171,8 @@ def _responses(route: Route, refs: Refs) -> dict[str, Any]:
 
 
 def _phrase(status: int) -> str:
-    return {200: "done", 201: "made", 202: "not finished yet"}[status]
+    phrases = {101: "the protocol of docs/terminals.md", 303: "go on there"}
+    return {200: "done", 201: "made", 202: "not finished yet", **phrases}[status]
 
 
 def _content(route: Route, model: type[BaseModel] | str, refs: Refs) -> dict[str, Any]:

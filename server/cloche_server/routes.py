@@ -49,6 +49,7 @@ from cloche.models import (
 from cloche_server.api import about, keys, sandboxes
 from cloche_server.process_routes import PROCESS_ROUTES
 from cloche_server.routing import FromCursor, HistoryLimit, ListKeys, ListSandboxes, Route, Streams, Wait, WaitByDefault
+from cloche_server.terminal_routes import TERMINAL_ROUTES
 
 _S: Final = "/v1/sandboxes/{sandbox_id}"
 _C: Final = _S + "/contexts/{context_id}"
@@ -336,4 +337,12 @@ _RUNS: Final = [
     ),
 ]
 
-ROUTES: Final[tuple[Route, ...]] = (*_ABOUT, *_KEYS, *_SANDBOXES, *_CONTEXTS, *_RUNS, *PROCESS_ROUTES)
+ROUTES: Final[tuple[Route, ...]] = (
+    *_ABOUT,
+    *_KEYS,
+    *_SANDBOXES,
+    *_CONTEXTS,
+    *_RUNS,
+    *PROCESS_ROUTES,
+    *TERMINAL_ROUTES,
+)

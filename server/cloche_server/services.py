@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cloche_server.links import LinkSigner, Logins
 from cloche_server.open_calls import OpenCalls
 from cloche_server.sandboxes import DriverSet, IdempotentCreate, Images, SandboxService
 from cloche_server.settings import Settings
@@ -23,3 +24,5 @@ class Services:
     host_names: frozenset[str]
     open_calls: OpenCalls
     openapi: bytes
+    links: LinkSigner
+    logins: Logins

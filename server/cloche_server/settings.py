@@ -78,6 +78,10 @@ class Settings(BaseModel):
         return self.data_dir / "admin.key"
 
     @property
+    def link_key_path(self) -> Path:
+        return self.data_dir / "link.key"
+
+    @property
     def uplinks_dir(self) -> Path:
         return self.run_dir / "uplinks"
 

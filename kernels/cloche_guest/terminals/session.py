@@ -323,6 +323,7 @@ class TerminalSession:
         while left > 0:
             if client.place.offset < self.log.oldest:
                 self._start(key, client, client.place.offset, now)
+                client.live_at = client.acked  # outrun: from now on the program waits for it
                 return messages + self.pull(key, now, max_bytes)
             step = self.log.read(client.place, min(left, FRAME_BYTES))
             if step is None:

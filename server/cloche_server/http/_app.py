@@ -18,7 +18,8 @@ MAX_HEADER_BYTES: Final = 32 * 1024
 IDLE_S: Final = 75.0
 """For the next request of a connection and all of its headers: above the 60 s after which common proxies hang up."""
 BODY_S: Final = 60.0
-PING_S: Final = 30.0
+PING_S: Final = 20.0
+"""Proxies in the field cut silent connections after 60 s (suna#7062)."""
 
 
 class App(Application):
@@ -33,7 +34,7 @@ class App(Application):
         matched = self._index.match(request.path)
         upgrade = request.method == "GET" and request.headers.get("Upgrade", "").lower() == "websocket"
         route = matched.methods.get("GET") if matched else None
-        streams = route is not None and route.streams is Streams.ALWAYS
+        streams = route is not None and route.streams in {Streams.ALWAYS, Streams.SOCKET}
         handler = SocketHandler if upgrade and streams else ApiHandler
         return self.get_handler_delegate(request, handler, {"services": self._services, "matched": matched})
 

@@ -17,10 +17,11 @@ from tornado.web import Application, HTTPError, RequestHandler
 from cloche.errors import ClocheError, Forbidden, MalformedCursor, MethodNotAllowed, NotFound, Unauthenticated
 from cloche.models import Role
 from cloche_server.auth import Principal, bearer_secret, require_role
+from cloche_server.browser import cookie_name, session_principal, share_token, shared_principal
 from cloche_server.http._errors import public_error
 from cloche_server.ids import new_request_id
 from cloche_server.origin import host_allowed, origin_allowed
-from cloche_server.routing import Matched, Route, invalid
+from cloche_server.routing import Matched, Route, Streams, invalid
 from cloche_server.services import Services
 
 _ACCESS: Final = logging.getLogger("cloche.access")
@@ -105,11 +106,36 @@ class BaseHandler(RequestHandler):
     def _authenticate(self, route: Route) -> Principal:
         if route.role is None:
             return NOBODY
-        principal = self.services.keys.find(bearer_secret(self.request.headers.get("Authorization")))
+        principal = self._shared(route) or self._by_session(route)
+        if principal is None:
+            principal = self.services.keys.find(bearer_secret(self.request.headers.get("Authorization")))
         if principal is None:
             raise Unauthenticated("the key is unknown or revoked", hint="ask an admin: cloche keys create")
         require_role(principal, route.role)
         return principal
+
+    def _shared(self, route: Route) -> Principal | None:
+        """By the link to one terminal. One that is over, or leads elsewhere, is refused, not passed over."""
+        offered = self.request.headers.get("Sec-WebSocket-Protocol", "").split(",")
+        token = share_token(self.request.headers.get("Authorization"), offered)
+        if token is None or not route.shareable:
+            return None
+        assert self.matched is not None
+        principal = shared_principal(self.services.links, token, self.matched.path, time.time())
+        if principal is None:
+            raise Unauthenticated("the link is over, or leads to another terminal")
+        return principal
+
+    def _by_session(self, route: Route) -> Principal | None:
+        """By the cookie of a browser, for requests without a key."""
+        headers = self.request.headers
+        cookie = self.get_cookie(cookie_name(headers.get("Host", "")))
+        if cookie is None or "Authorization" in headers:
+            return None
+        changes = self.request.method not in _SAFE or route.streams is Streams.SOCKET
+        if changes and "Origin" not in headers:  # one that is there was checked already
+            raise Forbidden("a request that comes by cookie must say its Origin", details={"header": "Origin"})
+        return session_principal(self.services.links, self.services.keys, cookie, time.time())
 
     def path_values(self) -> dict[str, str]:
         """`NotFound` for text that can be no id: nothing has that id."""

@@ -14,7 +14,7 @@ from cloche_server.http._base import BaseHandler, idempotency_key, last_event_id
 from cloche_server.http._bodies import parse_body, refuse_body
 from cloche_server.http._sse import EventTail, failure_event
 from cloche_server.relay import CHECKED_BYTES, STREAM_SILENCE_S, GuestAnswer, GuestCall, call_guest, check_json
-from cloche_server.routing import Call, Matched, NoQuery, Query, Reply, Route, Streams, parse_query
+from cloche_server.routing import Call, Matched, NoQuery, Query, Reply, Route, Streams, invalid, parse_query
 from cloche_server.services import Services
 
 _LOG: Final = logging.getLogger("cloche.http")
@@ -127,6 +127,8 @@ class ApiHandler(BaseHandler):
         route = self.route
         assert route is not None
         call = self._call(route)
+        if route.streams is Streams.SOCKET:
+            raise invalid([("Upgrade", "this path speaks WebSocket only")])
         if route.act is not None:
             self._reply(await route.act(self.services, call))
         else:
@@ -148,6 +150,8 @@ class ApiHandler(BaseHandler):
             idempotency_key=idempotency_key(headers.get("Idempotency-Key")),
             wants_events="text/event-stream" in headers.get("Accept", "").lower(),
             last_event_id=last_event_id(headers.get("Last-Event-ID")),
+            host=headers.get("Host", ""),
+            secure=self.request.protocol == "https",
         )
 
     def _query(self, route: Route) -> Query:
@@ -172,6 +176,8 @@ class ApiHandler(BaseHandler):
                 self.set_header("Cloche-Run-Id", answer.run_id)
             if streaming:
                 await self._relay_events(answer)
+            elif route.raw_type is not None:
+                await self._relay_raw(answer, route.raw_type)
             else:
                 await self._relay_json(answer)
         finally:
@@ -183,6 +189,18 @@ class ApiHandler(BaseHandler):
         if answer.length is not None and answer.length <= CHECKED_BYTES:
             self.finish(check_json(await answer.whole(CHECKED_BYTES)))
             return
+        await self._relay_parts(answer)
+
+    async def _relay_raw(self, answer: GuestAnswer, content_type: str) -> None:
+        """Bytes of the sandbox: to be saved, never to be shown as a page of ours."""
+        self.set_status(answer.status)
+        self.set_header("Content-Type", content_type)
+        self.set_header("Content-Disposition", "attachment")
+        self.set_header("Content-Security-Policy", "sandbox")
+        await self._relay_parts(answer)
+
+    async def _relay_parts(self, answer: GuestAnswer) -> None:
+        """As they come; nothing but the end of the connection can say that the rest is missing."""
         if answer.length is not None:
             self.set_header("Content-Length", str(answer.length))
         try:
@@ -244,7 +262,7 @@ def guest_call(route: Route, call: Call, streaming: bool) -> GuestCall:
         statuses={200} if streaming else route.answers.keys(),
         bound_s=route.bound_s + (0 if streaming else wait_s),
         body=call.content if call.body is None else call.body.model_dump_json().encode(),
-        accept="text/event-stream" if streaming else "application/json",
+        accept="text/event-stream" if streaming else route.raw_type or "application/json",
         last_event_id=call.last_event_id if streaming else None,
     )
 

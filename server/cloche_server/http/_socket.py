@@ -1,4 +1,5 @@
-"""Event streams over WebSocket: one message for one message, in both directions, at the pace of the slower side."""
+"""Event streams and terminals over WebSocket: one message for one message, in both directions, at the pace of the slower
+side. Of a terminal, every message passes unread: the guest is told what the client may do, and holds it to that."""
 
 from __future__ import annotations
 
@@ -10,10 +11,14 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from cloche.errors import ClocheError, ConnectionFailed
 from cloche.models import Role
+from cloche.terminal_frames import SUBPROTOCOL
 from cloche_server.http._base import BaseHandler
 from cloche_server.relay import GuestSocket, open_guest_socket, printable
-from cloche_server.routing import Query, invalid, parse_query
+from cloche_server.routing import Query, Streams, invalid, parse_query
 from cloche_server.uplink import WireClosed
+
+MAX_TERMINAL_MESSAGE_BYTES: Final = 1024 * 1024
+"""Frames of a terminal have 32 KiB; a guest that sends more than this is up to something."""
 
 MAX_REASON_BYTES: Final = 123
 """Of a close frame, by RFC 6455."""
@@ -44,13 +49,26 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         if self.services.open_calls.closing:
             raise ConnectionFailed("the server is shutting down")
         live = self.services.sandboxes.running(self.principal, values["sandbox_id"])
-        path = route.guest_path.format_map(values) + _suffix(query)
-        limit = self.services.settings.max_answer_bytes
-        self._guest = await open_guest_socket(live.uplink.pool, path, route.bound_s, limit)
+        path = route.guest_path.format_map(values)
+        pool, limit = live.uplink.pool, self.services.settings.max_answer_bytes
+        if self._is_terminal:
+            access = "read" if self.principal.role is Role.VIEWER else "write"
+            self._guest = await open_guest_socket(
+                pool, f"{path}?access={access}", route.bound_s, MAX_TERMINAL_MESSAGE_BYTES, SUBPROTOCOL
+            )
+        else:
+            self._guest = await open_guest_socket(pool, path + _suffix(query), route.bound_s, limit)
         try:
             await super().get()
         finally:
             self._guest.close()
+
+    @property
+    def _is_terminal(self) -> bool:
+        return self.route is not None and self.route.streams is Streams.SOCKET
+
+    def select_subprotocol(self, subprotocols: list[str]) -> str | None:
+        return SUBPROTOCOL if self._is_terminal and SUBPROTOCOL in subprotocols else None
 
     def _well_formed(self) -> bool:
         headers = self.request.headers
@@ -66,7 +84,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         assert self._guest is not None
         try:
             async for message in self._guest.messages():
-                await self.write_message(message)
+                await self.write_message(message, binary=isinstance(message, bytes))
             self._close(self._guest.close_code, printable(self._guest.close_reason))
         except ClocheError as error:
             self._fail(1011, error)
@@ -77,7 +95,8 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         """Awaited by Tornado before it reads the next one: a guest that does not read slows the client down."""
         assert self._guest is not None
         assert self.principal is not None
-        if self.principal.role is Role.VIEWER or not isinstance(message, str):
+        refused = self.principal.role is Role.VIEWER or not isinstance(message, str)
+        if refused and not self._is_terminal:
             self._close(1008, '{"code":"forbidden"}')
             return
         try:

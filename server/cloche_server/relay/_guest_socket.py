@@ -39,22 +39,25 @@ class GuestSocket:
         if first:
             self._protocol.receive_data(first)
 
-    async def messages(self) -> AsyncIterator[str]:
-        """Text messages until the guest closes; then `close_code` and `close_reason` are set.
+    async def messages(self) -> AsyncIterator[str | bytes]:
+        """Messages, text or binary, until the guest closes; then `close_code` and `close_reason` are set.
 
         `SandboxUnreachable` when it goes away without closing or answers no pings, `GuestFault` when it breaks the
         protocol.
         """
         parts: list[bytes] = []
+        is_text = True
         try:
             while True:
                 for event in self._protocol.events_received():
                     assert isinstance(event, Frame)
                     if event.opcode in {Opcode.TEXT, Opcode.BINARY, Opcode.CONT}:
+                        is_text = is_text if event.opcode is Opcode.CONT else event.opcode is Opcode.TEXT
                         parts.append(bytes(event.data))
                         if event.fin:
-                            yield b"".join(parts).decode()
+                            message = b"".join(parts)
                             parts.clear()
+                            yield message.decode() if is_text else message
                 await self._flush()
                 if self._ended():
                     return
@@ -62,7 +65,7 @@ class GuestSocket:
         except WireClosed as error:
             raise lost(PING_AFTER_S * LOST_AFTER_PINGS) from error
         except UnicodeDecodeError as error:
-            raise GuestFault("the guest sent a message that is not text") from error
+            raise GuestFault("the guest sent a text message that is not text") from error
 
     def _ended(self) -> bool:
         protocol = self._protocol
@@ -91,10 +94,13 @@ class GuestSocket:
             return
         raise WireClosed("no answer to pings")
 
-    async def send(self, text: str) -> None:
+    async def send(self, message: str | bytes) -> None:
         """`WireClosed` when the guest is gone."""
         try:
-            self._protocol.send_text(text.encode())
+            if isinstance(message, str):
+                self._protocol.send_text(message.encode())
+            else:
+                self._protocol.send_binary(message)
         except ProtocolError as error:
             raise WireClosed("the connection is closing") from error
         await self._flush()
@@ -109,21 +115,27 @@ class GuestSocket:
         self._wire.close()
 
 
-async def open_guest_socket(pool: WirePool, path: str, bound_s: float, max_bytes: int) -> GuestSocket:
+async def open_guest_socket(
+    pool: WirePool, path: str, bound_s: float, max_bytes: int, subprotocol: str | None = None
+) -> GuestSocket:
     """Raises what `call_guest` raises."""
     exchange = Exchange(await pool.take())
     try:
-        await _shake_hands(exchange, path, bound_s, pool, max_bytes)
+        await _shake_hands(exchange, path, bound_s, pool, max_bytes, subprotocol)
     except BaseException:
         exchange.close()
         raise
     return GuestSocket(exchange.wire, exchange.behind, max_bytes)
 
 
-async def _shake_hands(exchange: Exchange, path: str, bound_s: float, pool: WirePool, max_bytes: int) -> None:
+async def _shake_hands(
+    exchange: Exchange, path: str, bound_s: float, pool: WirePool, max_bytes: int, subprotocol: str | None
+) -> None:
     key = base64.b64encode(secrets.token_bytes(16)).decode()
     upgrade = [("Connection", "Upgrade"), ("Upgrade", "websocket")]
     secret = [("Sec-WebSocket-Version", "13"), ("Sec-WebSocket-Key", key)]
+    if subprotocol is not None:
+        secret.append(("Sec-WebSocket-Protocol", subprotocol))
     with as_our_errors(bound_s):
         async with asyncio.timeout(bound_s):
             await exchange.send("GET", path, [*upgrade, *secret], None)

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 from cloche.errors import InvalidRequest
 from cloche.models import ContextId, KeyId, Name, ProcessId, RunId, SandboxId, SandboxState
-from cloche.models.processes import StreamName
 from cloche.models.browser import UiPath
+from cloche.models.processes import StreamName
 from cloche.models.runs import MAX_WAIT_S
 from cloche.models.terminals import TerminalId
 

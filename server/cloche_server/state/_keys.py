@@ -52,6 +52,12 @@ class KeyStore:
         self._cache[secret_hash] = (self._monotonic() + CACHE_S, principal)
         return principal
 
+    def principal(self, key_id: str) -> Principal | None:
+        """Who the key with this id belongs to; None for an unknown or a revoked one."""
+        with self._database.transaction() as connection:
+            row = connection.execute(select(keys).where(keys.c.id == key_id, keys.c.revoked_us.is_(None))).one_or_none()
+        return None if row is None else Principal(key_id=row.id, owner=row.owner, role=Role(row.role))
+
     def create(self, wanted: KeyCreate, secret: str) -> Key:
         values = {
             "id": new_key_id(),

@@ -242,6 +242,19 @@ def test_a_client_that_catches_up_with_a_backlog_does_not_hold_the_program() -> 
     assert not session.paused
 
 
+def test_a_client_that_was_outrun_holds_the_program_from_then_on() -> None:
+    session = new_session()
+    session.output(b"x" * 3 * K * K, 0)
+    session.attach(1, hello(), may_write=True, now=0)
+    drain(session, 1)
+    session.output(b"x" * 5 * K * K, 0)
+    assert not session.paused
+    session.receive(1, Ack(off=K), 0)
+    assert of_type(drain(session, 1), "welcome")[0]["mode"] == "replay"
+    session.output(b"x", 0)
+    assert session.paused
+
+
 def test_a_hidden_client_gets_a_sign_only_and_resumes_when_shown() -> None:
     session = new_session()
     session.attach(1, hello(), may_write=True, now=0)

@@ -1,0 +1,109 @@
+"""Terminals through the whole of it: SDK's stream, server, uplink, guest, PTY; on both drivers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from .server_process import ServerProcess
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "guest" / "terminals"))
+
+from viewer import Viewer
+
+
+def open_terminal(client: httpx.Client, sandbox_id: str, *command: str, **body: Any) -> dict[str, Any]:
+    answer = client.post(
+        f"/v1/sandboxes/{sandbox_id}/terminals", json={**({"command": [*command]} if command else {}), **body}
+    )
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+def attach(server: ServerProcess, sandbox_id: str, terminal: dict[str, Any], key: str | None = None) -> Viewer:
+    url = f"ws://127.0.0.1:{server.port}/v1/sandboxes/{sandbox_id}/terminals/{terminal['id']}/attach"
+    return Viewer(url, headers={"Authorization": f"Bearer {key or server.key}"})
+
+
+def test_a_shell_in_a_sandbox(
+    server: ServerProcess, client: httpx.Client, make_sandbox: Callable[..., str], driver: str
+) -> None:
+    sandbox_id = make_sandbox(driver=driver)
+    terminal = open_terminal(client, sandbox_id, cols=90, rows=30)
+    assert terminal["command"] == ["/bin/bash"]
+    viewer = attach(server, sandbox_id, terminal)
+    viewer.type("stty size; whoami; pwd; tty\n")
+    said = viewer.until(rb"30 90\r\nuser\r\n/workspace\r\n/dev/pts/\d+\r\n")
+    assert b"no job control" not in said
+    viewer.type("sleep 100\n")
+    viewer.until("sleep 100")
+    viewer.type(b"\x03")
+    viewer.until(rb"\^C|\x03")  # gVisor's terminals echo it as it is
+    viewer.type("python3 -c 'print(6*7)'; exit 3\n")
+    viewer.until(rb"[\r\n]42\r\n")
+    assert viewer.until_closed() == 1000
+    assert viewer.exit is not None
+    assert viewer.exit.code == 3
+    recording = client.get(f"/v1/sandboxes/{sandbox_id}/terminals/{terminal['id']}/recording")
+    assert recording.headers["Content-Type"] == "application/x-asciicast"
+    assert recording.headers["Content-Disposition"] == "attachment"
+    assert '"width": 90' in recording.text.splitlines()[0]
+
+
+def test_a_viewer_key_and_a_share_watch_only(
+    server: ServerProcess, client: httpx.Client, make_sandbox: Callable[..., str]
+) -> None:
+    sandbox_id = make_sandbox(driver="runc")
+    terminal = open_terminal(client, sandbox_id, "cat")
+    share = client.post(f"/v1/sandboxes/{sandbox_id}/terminals/{terminal['id']}/share", json={}).json()
+    watcher = attach(server, sandbox_id, terminal, share["token"])
+    watcher.type("boo\n")
+    writer = attach(server, sandbox_id, terminal)
+    writer.type("hello\n")
+    assert watcher.until("hello\r\nhello\r\n") == b"hello\r\nhello\r\n"
+    assert watcher.stream.role == "read_only"
+    watcher.close()
+    writer.close()
+
+
+def test_output_is_the_same_over_a_killed_server(own_server: ServerProcess, driver: str) -> None:
+    """kill -9: the program goes on, the viewer comes back to where it was."""
+    count = 400
+    with own_server.client() as client:
+        sandbox_id = client.post("/v1/sandboxes", json={"driver": driver}).json()["id"]
+        program = f"i=0; while [ $i -lt {count} ]; do echo line $i; i=$((i+1)); sleep 0.01; done; echo end"
+        terminal = open_terminal(client, sandbox_id, "sh", "-c", program)
+        viewer = attach(own_server, sandbox_id, terminal)
+        viewer.until("line 20\r\n")
+        own_server.kill()
+        viewer.cut()
+        own_server.start()
+        viewer.attach()
+        viewer.until("end\r\n", 40)
+        viewer.close()
+    assert viewer.received == b"".join(b"line %d\r\n" % i for i in range(count)) + b"end\r\n"
+    assert viewer.gaps == []
+
+
+@pytest.mark.parametrize("size", [30_000_000])
+def test_a_flood_passes_with_flat_memory(
+    server: ServerProcess, client: httpx.Client, make_sandbox: Callable[..., str], size: int
+) -> None:
+    from .server_process import memory_kib
+
+    sandbox_id = make_sandbox(driver="runc")
+    terminal = open_terminal(client, sandbox_id, "sh", "-c", f"read go; head -c {size} /dev/zero", record=False)
+    viewer = attach(server, sandbox_id, terminal)
+    viewer.type("\n")
+    assert server.process is not None
+    before = memory_kib(server.process.pid)
+    while viewer.exit is None and viewer.pump(5):
+        viewer.received.clear()
+    assert viewer.position == size + len(b"\r\n")
+    assert viewer.gaps == []
+    assert memory_kib(server.process.pid) - before < 20_000
