@@ -8,12 +8,16 @@ from typing import Any
 from tornado import httpserver, iostream, web
 
 from cloche_guest.contexts import ContextService
+from cloche_guest.files.service import FileService
+from cloche_guest.files.watches import WatchService
 from cloche_guest.handlers import contexts as context_handlers
 from cloche_guest.handlers import processes as process_handlers
 from cloche_guest.handlers import runs as run_handlers
 from cloche_guest.handlers import terminals as terminal_handlers
 from cloche_guest.handlers.events import SandboxEventsHandler
+from cloche_guest.handlers.files import file_routes
 from cloche_guest.handlers.health import HealthHandler
+from cloche_guest.handlers.watches import watch_routes
 from cloche_guest.http import HANG_UP_BYTES, NoSuchPath, quiet_log
 from cloche_guest.processes import ProcessService, Services
 from cloche_guest.sandbox_events import SandboxEvents
@@ -40,6 +44,8 @@ def make_app(
     processes: ProcessService,
     services: Services,
     events: SandboxEvents,
+    files: FileService,
+    watches: WatchService,
 ) -> web.Application:
     """All routes of docs/protocol.md that a guest serves."""
     service: dict[str, Any] = {"contexts": contexts}
@@ -62,6 +68,8 @@ def make_app(
             (_RUN + "/input", run_handlers.RunInputHandler, service),
             (_RUN + "/events", run_handlers.RunEventsHandler, service),
             *process_routes(processes, services),
+            *file_routes(files),
+            *watch_routes(watches),
             (r"/v1/events", SandboxEventsHandler, {"events": events}),
             (r"/v1/terminals", terminal_handlers.TerminalsHandler, on_terminals),
             (_TERMINAL, terminal_handlers.OneTerminalHandler, on_terminals),

@@ -112,7 +112,7 @@ class Children:
             start_new_session=True,
             user=account.uid if account else None,
             group=account.gid if account else None,
-            extra_groups=_groups(account) if account else None,
+            extra_groups=groups_of(account) if account else None,
             preexec_fn=_take_terminal if controlling_terminal else None,  # noqa: PLW1509 - see there
         )
         child = Child(popen, asyncio.get_running_loop().create_future())
@@ -154,7 +154,8 @@ def _status(result: os.waitid_result) -> ExitStatus:
     return ExitStatus(signal=result.si_status)
 
 
-def _groups(account: Account) -> list[int]:
+def groups_of(account: Account) -> list[int]:
+    """Of its user, all of them."""
     try:
         return os.getgrouplist(account.name, account.gid)
     except OSError:

@@ -14,6 +14,8 @@ from cloche_guest.app import make_app, make_server
 from cloche_guest.children import Children
 from cloche_guest.config import GuestConfig
 from cloche_guest.contexts import ContextService
+from cloche_guest.files.service import FileService
+from cloche_guest.files.watches import WatchService
 from cloche_guest.identity import SandboxIdentity
 from cloche_guest.memory_guard import start_memory_guard
 from cloche_guest.oom_watch import watch_memory_kills
@@ -64,7 +66,24 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
         workspace=config.workspace,
         runtime_dir=config.runtime_dir,
     )
-    app = make_app(contexts, terminals, config.guest_epoch, processes=processes, services=services, events=events)
+    files = FileService(
+        children,
+        identity.environment,
+        account=config.account,
+        workspace=config.workspace,
+        may_be_root=lambda: identity.sudo,
+    )
+    watches = WatchService(files)
+    app = make_app(
+        contexts,
+        terminals,
+        config.guest_epoch,
+        processes=processes,
+        services=services,
+        events=events,
+        files=files,
+        watches=watches,
+    )
     events.append("sandbox_started", {"guest_epoch": config.guest_epoch})
     try:
         sudo.open()
@@ -75,6 +94,8 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
             await _dial(Uplink(app, config, identity), stop)
     finally:
         await sudo.close()
+        await watches.stop()
+        files.stop()
         await services.stop()
         await processes.stop()
         await terminals.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
@@ -32,7 +32,7 @@ MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 HANG_UP_BYTES: Final = 2 * MAX_BODY_BYTES
 """A body sent in chunks says its size only at its end; after so much of it the connection is closed without an answer."""
 
-_METHODS: Final = ("GET", "POST", "DELETE")
+_METHODS: Final = ("GET", "POST", "PUT", "DELETE")
 _MAX_ERRORS: Final = 20
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -59,18 +59,20 @@ class Handler(web.RequestHandler):
         value = self.request.headers.get("X-Request-Id", "")
         return value if re.fullmatch(r"[\w.:-]{1,128}", value) else secrets.token_hex(8)
 
-    def prepare(self) -> None:
+    def prepare(self) -> Awaitable[None] | None:
         self._body = bytearray()
         if self.request.method not in self._allowed():
             raise web.HTTPError(405)
         if int(self.request.headers.get("Content-Length", "0")) > MAX_BODY_BYTES:
             raise _too_large()
+        return None
 
-    def data_received(self, chunk: bytes) -> None:
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         """What is over the limit is counted and dropped; `read_body` says so."""
         self._body_size += len(chunk)
         if self._body_size <= MAX_BODY_BYTES:
             self._body += chunk
+        return None
 
     def read_body(self, model: type[Body]) -> Body:
         """
@@ -95,16 +97,21 @@ class Handler(web.RequestHandler):
         return bytes(self._body)
 
     def read_query(self, model: type[Body]) -> Body:
-        """The query parameters as a model, each at most once.
+        """The query parameters as a model, each at most once but for those that are lists.
 
         Raises:
             InvalidRequest: unknown, repeated or bad parameters.
         """
-        values: dict[str, str] = {}
+        values: dict[str, str | list[str]] = {}
         for name, given in self.request.query_arguments.items():
-            if len(given) != 1:
+            texts = [value.decode("utf-8", "replace") for value in given]
+            field = model.model_fields.get(name)
+            if field is not None and isinstance(field.default, list):
+                values[name] = texts
+            elif len(given) != 1:
                 raise _invalid_field(name, "given more than once")
-            values[name] = given[0].decode("utf-8", "replace")
+            else:
+                values[name] = texts[0]
         try:
             return model.model_validate(values)
         except pydantic.ValidationError as error:

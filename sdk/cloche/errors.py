@@ -13,6 +13,9 @@ The tree::
     │   ├── Conflict               conflict (409)
     │   ├── Gone                   gone (410): it existed and was deleted, or was dropped by a documented bound
     │   ├── LimitReached           limit_reached (429)
+    │   ├── BadArchive             bad_archive (400): a tar stream that is broken or tries what it must not
+    │   ├── PreconditionFailed     precondition_failed (412): If-Match or If-None-Match
+    │   ├── RangeNotSatisfiable    range_not_satisfiable (416)
     │   ├── ProcessStartFailed     process_start_failed (422): the program or its directory cannot be used
     │   └── CursorError
     │       ├── MalformedCursor    malformed_cursor (400)
@@ -23,6 +26,16 @@ The tree::
     │   ├── ContextDead            context_dead (409)
     │   ├── ProcessEnded           process_ended (409): it ended before what was waited for
     │   └── Stale                  stale (409): the handle belongs to an earlier life
+    ├── FileError                  what the file system of the sandbox answered
+    │   ├── PermissionDenied       permission_denied (403)
+    │   ├── IsDirectory            is_directory (409)
+    │   ├── NotDirectory           not_directory (409)
+    │   ├── NotRegularFile         not_regular_file (409): a device, FIFO or socket
+    │   ├── AlreadyExists          already_exists (409)
+    │   ├── NotEmpty               not_empty (409)
+    │   ├── NoSpace                no_space (507)
+    │   └── FileFailed             file_failed (409): anything else; details.errno names it
+    ├── GitFailed                  git_failed (409): details.reason says why
     └── ServiceError               ours, or the sandbox's
         ├── SandboxStartFailed     sandbox_start_failed (503)
         ├── ContextStartFailed     context_start_failed (503): the kernel of a context did not start
@@ -182,6 +195,85 @@ class CursorBeyondHead(CursorError):
     code, status = "cursor_beyond_head", 409
 
 
+class BadArchive(RequestError):
+    """The tar stream is broken, or has a member that is refused: ``details.member``, ``details.problem``."""
+
+    code, status = "bad_archive", 400
+
+
+class PreconditionFailed(RequestError):
+    """If-Match or If-None-Match did not hold; nothing was changed. ``details.etag`` is the present one, null: no file."""
+
+    code, status = "precondition_failed", 412
+
+
+class RangeNotSatisfiable(RequestError):
+    """The range lies behind the end of the file, which has ``details.size`` bytes."""
+
+    code, status = "range_not_satisfiable", 416
+
+
+class FileError(ClocheError):
+    """What the sandbox' file system answered. ``details.path`` is the path as it was given, ``details.errno`` a name."""
+
+    code, status = "file_failed", 409
+
+
+class PermissionDenied(FileError):
+    """The user who was asked for (``details.user``) may not do that."""
+
+    code, status = "permission_denied", 403
+
+
+class IsDirectory(FileError):
+    """A directory where a file is needed."""
+
+    code, status = "is_directory", 409
+
+
+class NotDirectory(FileError):
+    """Something else where a directory is needed."""
+
+    code, status = "not_directory", 409
+
+
+class NotRegularFile(FileError):
+    """A device, FIFO or socket: it has no content to read, replace or copy."""
+
+    code, status = "not_regular_file", 409
+
+
+class AlreadyExists(FileError):
+    """Something has this path already."""
+
+    code, status = "already_exists", 409
+
+
+class NotEmpty(FileError):
+    """A directory that is not empty."""
+
+    code, status = "not_empty", 409
+
+
+class NoSpace(FileError):
+    """The disk (or a quota) of the sandbox is full. A file that was being replaced is as it was."""
+
+    code, status = "no_space", 507
+
+
+class FileFailed(FileError):
+    """Anything else; ``details.errno`` names it."""
+
+    code, status = "file_failed", 409
+
+
+class GitFailed(ClocheError):
+    """``details.reason``: ``authentication``, ``not_found``, ``branch_not_found``, ``network``, ``timeout`` or ``other``;
+    ``details.output`` has git's last words."""
+
+    code, status = "git_failed", 409
+
+
 class StateError(ClocheError):
     """The right call at the wrong moment."""
 
@@ -282,6 +374,18 @@ ERRORS: Final[Mapping[str, type[ClocheError]]] = {
         Gone,
         LimitReached,
         ProcessStartFailed,
+        BadArchive,
+        PreconditionFailed,
+        RangeNotSatisfiable,
+        PermissionDenied,
+        IsDirectory,
+        NotDirectory,
+        NotRegularFile,
+        AlreadyExists,
+        NotEmpty,
+        NoSpace,
+        FileFailed,
+        GitFailed,
         MalformedCursor,
         ForeignCursor,
         CursorBeyondHead,

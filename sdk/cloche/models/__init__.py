@@ -1,6 +1,6 @@
 """Models: the JSON of the API as types, shared by client, server and guest. Every model rejects unknown fields."""
 
-from cloche.models._base import ContextId, Env, KeyId, Model, Name, Page, RunId, SandboxId, Timestamp
+from cloche.models._base import ContextId, Env, KeyId, Model, Name, Page, RunId, SandboxId, Timestamp, WatchId
 from cloche.models.contexts import (
     CompleteReply,
     CompleteRequest,
@@ -16,6 +16,30 @@ from cloche.models.contexts import (
     Variables,
 )
 from cloche.models.events import Event
+from cloche.models.files import (
+    ChangeMode,
+    Cloned,
+    CopyFile,
+    FileEntry,
+    FileInfo,
+    FileName,
+    FilePage,
+    FilePath,
+    FileSearch,
+    FileUser,
+    GitClone,
+    GlobMatches,
+    GlobPattern,
+    MakeDirectory,
+    Mode,
+    MoveFile,
+    OnFile,
+    Removed,
+    RemoveFile,
+    SearchMatch,
+    SearchMatches,
+    TreeStored,
+)
 from cloche.models.info import DriverReport, Health, Image, ImageList, Info
 from cloche.models.keys import Key, KeyCreate, NewKey, Role
 from cloche.models.processes import (
@@ -73,9 +97,13 @@ from cloche.models.sandboxes import (
     SandboxState,
     SandboxUpdate,
 )
+from cloche.models.watches import Changes, Watch, WatchCreate
 
 __all__ = [
     "CapturedOutput",
+    "ChangeMode",
+    "Changes",
+    "Cloned",
     "CompleteReply",
     "CompleteRequest",
     "Condition",
@@ -85,6 +113,7 @@ __all__ = [
     "ContextId",
     "ContextLimits",
     "ContextState",
+    "CopyFile",
     "Data",
     "DisplayOutput",
     "DriverName",
@@ -96,6 +125,16 @@ __all__ = [
     "ExecResult",
     "ExitCondition",
     "Failure",
+    "FileEntry",
+    "FileInfo",
+    "FileName",
+    "FilePage",
+    "FilePath",
+    "FileSearch",
+    "FileUser",
+    "GitClone",
+    "GlobMatches",
+    "GlobPattern",
     "Health",
     "History",
     "HistoryEntry",
@@ -112,10 +151,14 @@ __all__ = [
     "Labels",
     "LogCondition",
     "LogMatch",
+    "MakeDirectory",
     "MimeBundle",
+    "Mode",
     "Model",
+    "MoveFile",
     "Name",
     "NewKey",
+    "OnFile",
     "Output",
     "Page",
     "PortCondition",
@@ -128,6 +171,8 @@ __all__ = [
     "ProcessSpec",
     "ProcessState",
     "ProcessWait",
+    "RemoveFile",
+    "Removed",
     "Resources",
     "RestartPolicy",
     "Role",
@@ -144,15 +189,21 @@ __all__ = [
     "SandboxId",
     "SandboxState",
     "SandboxUpdate",
+    "SearchMatch",
+    "SearchMatches",
     "Service",
     "ServiceCreate",
     "ServiceState",
     "StdinReply",
     "StreamOutput",
     "Timestamp",
+    "TreeStored",
     "TruncatedOutput",
     "Tty",
     "Variable",
     "Variables",
     "WaitResult",
+    "Watch",
+    "WatchCreate",
+    "WatchId",
 ]

@@ -16,6 +16,7 @@ ContextId = Annotated[str, StringConstraints(pattern=r"^(default|ctx-[a-z0-9]{12
 
 RunId = Annotated[str, StringConstraints(pattern=r"^run-[a-z0-9]{12}$")]
 KeyId = Annotated[str, StringConstraints(pattern=r"^key-[a-z0-9]{12}$")]
+WatchId = Annotated[str, StringConstraints(pattern=r"^watch-[a-z0-9]{12}$")]
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 """Free names: a letter or digit first, then letters, digits, ``_``, ``.``, ``-``; at most 63."""

@@ -1,0 +1,456 @@
+"""Routes of files: content and trees as streams, everything else as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import Field, JsonValue
+from tornado import iostream, web
+from tornado.http1connection import HTTP1Connection
+
+from cloche.errors import ClocheError, InternalError, InvalidRequest
+from cloche.journal import Journal
+from cloche.journal_feed import JournalFeed
+from cloche.models import (
+    ChangeMode,
+    Cloned,
+    CopyFile,
+    FileInfo,
+    FilePage,
+    FilePath,
+    FileSearch,
+    FileUser,
+    GitClone,
+    GlobMatches,
+    GlobPattern,
+    MakeDirectory,
+    Mode,
+    Model,
+    MoveFile,
+    Removed,
+    RemoveFile,
+    SearchMatches,
+    TreeStored,
+)
+from cloche.path_text import from_text, to_text
+from cloche_guest.files.service import CHANGE_S, LOOK_S, FileService, complete
+from cloche_guest.files.workers import Json, Operation
+from cloche_guest.http import Handler, NoQuery, wants
+from cloche_guest.streams import send_sse
+
+MAX_UPLOAD_BYTES: Final = 2**50
+"""Of one body; Tornado wants a number. The disk is the bound."""
+
+DEFAULT_LIST: Final = 1000
+MAX_LIST: Final = 10_000
+
+_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_TAG: Final = re.compile(r'(?:W/)?("[^"]*")|\*')
+
+
+class PathQuery(Model):
+    path: FilePath
+    user: FileUser = "user"
+
+
+class StatQuery(PathQuery):
+    follow: bool = False
+
+
+class ListQuery(PathQuery):
+    depth: int = Field(default=1, ge=1, le=1000)
+    limit: int = Field(default=DEFAULT_LIST, ge=1, le=MAX_LIST)
+    page: Annotated[str, Field(min_length=1, max_length=16_384)] | None = None
+
+
+class GlobQuery(PathQuery):
+    pattern: GlobPattern
+    exclude: list[GlobPattern] = Field(default=[], max_length=64)
+    limit: int = Field(default=DEFAULT_LIST, ge=1, le=MAX_LIST)
+
+
+class WriteQuery(PathQuery):
+    mode: Mode | None = None
+    parents: bool = False
+    atomic: bool = True
+
+
+class AppendQuery(PathQuery):
+    mode: Mode | None = None
+    parents: bool = False
+
+
+class TreeQuery(PathQuery):
+    parents: bool = False
+
+
+class FileHandler(Handler):
+    """Base of all of them. When the client goes away, the operation is given up: nobody waits for its answer."""
+
+    _task: asyncio.Task[Any] | None = None
+
+    def initialize(self, files: FileService) -> None:
+        self.files = files
+
+    def prepare(self) -> Awaitable[None] | None:
+        self._task = asyncio.current_task()
+        return super().prepare()
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        if self._task is not None:
+            self._task.cancel()
+
+
+class UploadHandler(FileHandler):
+    """Base of those whose body goes to the worker as it comes. An operation that fails before all of the body is here is
+    answered at once, so that the server need not send the rest."""
+
+    _operation: Operation | None = None
+    _refusal: ClocheError | None = None
+    _said = False
+    _where: PathQuery
+
+    async def start_upload(self) -> Operation | None:
+        """The operation, ready for data; None: this method has no such body."""
+        raise NotImplementedError
+
+    async def prepare(self) -> None:
+        if self.request.method not in self._allowed() or self.request.method == "GET":
+            super().prepare()
+            return
+        connection = self.request.connection
+        assert isinstance(connection, HTTP1Connection)
+        connection.set_max_body_size(MAX_UPLOAD_BYTES)
+        try:
+            self._operation = await self.start_upload()
+            assert self._operation is not None
+            await self._operation.answer(LOOK_S)
+        except ClocheError as error:
+            await self._refuse(error)
+
+    async def data_received(self, chunk: bytes) -> None:
+        if self._operation is None or self._refusal is not None:
+            return
+        if not await self._operation.send(chunk):
+            await self._collect_refusal()
+
+    async def _collect_refusal(self) -> None:
+        assert self._operation is not None
+        try:
+            await self._operation.answer(LOOK_S)
+            raise InternalError("the worker finished before all of the body was there")
+        except ClocheError as error:
+            await self._refuse(error)
+
+    async def _refuse(self, error: ClocheError) -> None:
+        self._refusal = complete(error, self._where.path, self._where.user) if hasattr(self, "_where") else error
+        if self._operation is not None:
+            self._operation.close()
+        body = self._refusal.to_body(self.request_id).model_dump_json().encode()
+        self.set_status(self._refusal.status)
+        self.set_header("Content-Length", str(len(body)))
+        self.write(body)
+        with contextlib.suppress(iostream.StreamClosedError):
+            await self.flush()
+        self._said = True
+
+    async def finish_upload(self) -> Json | None:
+        """The worker's result; None when the refusal was answered."""
+        if self._said:
+            self.finish()
+            return None
+        assert self._operation is not None
+        try:
+            await self._operation.end()
+            return await self._operation.answer(CHANGE_S)
+        except ClocheError as error:
+            raise complete(error, self._where.path, self._where.user) from None
+        finally:
+            self._operation.close()
+
+    def on_connection_close(self) -> None:
+        """Nobody is there any more: what was not finished is undone by the worker."""
+        if self._operation is not None:
+            self._operation.close()
+        super().on_connection_close()
+
+
+class ContentHandler(UploadHandler):
+    """``/v1/files/content``"""
+
+    async def get(self) -> None:
+        query = self.read_query(PathQuery)
+        order: Json = {"range": self._range(), "if_none_match": _tags(self.request.headers.get("If-None-Match"))}
+        async with self.files.begun("read", query.user, query.path, **order) as operation:
+            found = await operation.answer(LOOK_S)
+            self.set_header("ETag", found["etag"])
+            if found["unchanged"]:
+                self.set_status(304)
+                self.clear_header("Content-Type")
+                self.finish()
+                return
+            self._describe(found)
+            await _pass_on(self, operation.data())
+
+    def _describe(self, found: Json) -> None:
+        self.set_header("Content-Type", "application/octet-stream")
+        if found["length"] is not None:
+            self.set_header("Content-Length", str(found["length"]))
+        if found["partial"]:
+            self.set_status(206)
+            last = found["start"] + found["length"] - 1
+            self.set_header("Content-Range", f"bytes {found['start']}-{last}/{found['total']}")
+
+    def _range(self) -> list[int | None] | None:
+        """One range; what is none, or several, is ignored, as HTTP has it."""
+        match = _RANGE.fullmatch(self.request.headers.get("Range", "").replace(" ", ""))
+        if match is None or not (match[1] or match[2]):
+            return None
+        first, last = (int(text) if text else None for text in match.groups())
+        return None if first is not None and last is not None and last < first else [first, last]
+
+    async def put(self) -> None:
+        await self._answer_written()
+
+    async def post(self) -> None:
+        await self._answer_written()
+
+    async def start_upload(self) -> Operation | None:
+        tags: Json = {
+            "if_match": _tags(self.request.headers.get("If-Match")),
+            "if_none_match": _tags(self.request.headers.get("If-None-Match")),
+        }
+        if self.request.method == "POST":
+            append = self._where = self.read_query(AppendQuery)
+            how: Json = {"atomic": False, "append": True, "mode": _bits(append.mode), "parents": append.parents}
+        else:
+            write = self._where = self.read_query(WriteQuery)
+            how = {"atomic": write.atomic, "append": False, "mode": _bits(write.mode), "parents": write.parents}
+        if not how["atomic"] and any(tags.values()):
+            problem: JsonValue = {"field": "If-Match", "problem": "conditions need an atomic write"}
+            raise InvalidRequest(
+                "If-Match and If-None-Match need an atomic write: nothing else can be checked and done in one step",
+                details={"errors": [problem]},
+            )
+        return await self.files.start("write", self._where.user, self._where.path, **how, **tags)
+
+    async def _answer_written(self) -> None:
+        result = await self.finish_upload()
+        if result is not None:
+            info = FileInfo.model_validate(result["info"])
+            if info.etag is not None:
+                self.set_header("ETag", info.etag)
+            self.answer(info, 201 if result["created"] else 200)
+
+
+class TreeHandler(UploadHandler):
+    """``/v1/files/tree``"""
+
+    async def get(self) -> None:
+        query = self.read_query(PathQuery)
+        async with self.files.begun("download_tree", query.user, query.path) as operation:
+            await operation.answer(LOOK_S)
+            self.set_header("Content-Type", "application/x-tar")
+            await _pass_on(self, operation.data())
+
+    async def put(self) -> None:
+        result = await self.finish_upload()
+        if result is not None:
+            self.answer(TreeStored.model_validate(result))
+
+    async def start_upload(self) -> Operation | None:
+        query = self._where = self.read_query(TreeQuery)
+        return await self.files.start("upload_tree", query.user, query.path, parents=query.parents)
+
+
+async def _pass_on(handler: Handler, parts: AsyncIterator[bytes]) -> None:
+    """A body, as fast as it is read. One that cannot be completed is cut: nothing can follow half a body."""
+    try:
+        async for part in parts:
+            handler.write(part)
+            await handler.flush()
+    except iostream.StreamClosedError:
+        return
+    except ClocheError:
+        if not handler._headers_written:
+            raise
+        connection = handler.request.connection
+        assert isinstance(connection, HTTP1Connection)
+        connection.stream.close()
+        return
+    handler.finish()
+
+
+class StatHandler(FileHandler):
+    """``/v1/files/stat``"""
+
+    async def get(self) -> None:
+        query = self.read_query(StatQuery)
+        self.answer(FileInfo.model_validate(await self.files.do("stat", query.user, query.path, follow=query.follow)))
+
+
+class ListHandler(FileHandler):
+    """``/v1/files/list``"""
+
+    async def get(self) -> None:
+        query = self.read_query(ListQuery)
+        order: Json = {"depth": query.depth, "limit": query.limit, "after": _after(query.page)}
+        found = await self.files.do("list", query.user, query.path, **order)
+        following = found["next"]
+        page = FilePage.model_validate({"items": found["items"]})
+        self.answer(page.model_copy(update={"next_page": None if following is None else to_text(following)}))
+
+
+def _after(page: str | None) -> str | None:
+    """The token is the path of the last entry; clients take it for opaque."""
+    if page is None:
+        return None
+    try:
+        return from_text(page)
+    except ValueError as error:
+        problem: JsonValue = {"field": "page", "problem": "not the next_page of an answer"}
+        raise InvalidRequest("page is not the next_page of an answer", details={"errors": [problem]}) from error
+
+
+class GlobHandler(FileHandler):
+    """``/v1/files/glob``"""
+
+    async def get(self) -> None:
+        query = self.read_query(GlobQuery)
+        order: Json = {"pattern": query.pattern, "exclude": query.exclude, "limit": query.limit}
+        self.answer(GlobMatches.model_validate(await self.files.do("glob", query.user, query.path, CHANGE_S, **order)))
+
+
+class SearchHandler(FileHandler):
+    """``/v1/files/search``"""
+
+    async def post(self) -> None:
+        self.read_query(NoQuery)
+        body = self.read_body(FileSearch)
+        order = body.model_dump(exclude={"user", "path"})
+        found = await self.files.do("search", body.user, body.path, body.timeout_s + LOOK_S, **order)
+        self.answer(SearchMatches.model_validate(found))
+
+
+class MakeDirectoryHandler(FileHandler):
+    """``/v1/files/mkdir``"""
+
+    async def post(self) -> None:
+        self.read_query(NoQuery)
+        body = self.read_body(MakeDirectory)
+        order: Json = {"parents": body.parents, "exist_ok": body.exist_ok, "mode": _bits(body.mode)}
+        self.answer(FileInfo.model_validate(await self.files.do("mkdir", body.user, body.path, **order)), 201)
+
+
+class MoveHandler(FileHandler):
+    """``/v1/files/move``"""
+
+    async def post(self) -> None:
+        self.read_query(NoQuery)
+        body = self.read_body(MoveFile)
+        order: Json = {"destination": body.destination, "overwrite": body.overwrite}
+        self.answer(FileInfo.model_validate(await self.files.do("move", body.user, body.path, CHANGE_S, **order)))
+
+
+class CopyHandler(FileHandler):
+    """``/v1/files/copy``"""
+
+    async def post(self) -> None:
+        self.read_query(NoQuery)
+        body = self.read_body(CopyFile)
+        order: Json = {"destination": body.destination, "recursive": body.recursive, "overwrite": body.overwrite}
+        self.answer(FileInfo.model_validate(await self.files.do("copy", body.user, body.path, CHANGE_S, **order)), 201)
+
+
+class RemoveHandler(FileHandler):
+    """``/v1/files/remove``"""
+
+    async def post(self) -> None:
+        self.read_query(NoQuery)
+        body = self.read_body(RemoveFile)
+        order: Json = {"recursive": body.recursive, "missing_ok": body.missing_ok}
+        self.answer(Removed.model_validate(await self.files.do("remove", body.user, body.path, CHANGE_S, **order)))
+
+
+class ChangeModeHandler(FileHandler):
+    """``/v1/files/chmod``"""
+
+    async def post(self) -> None:
+        self.read_query(NoQuery)
+        body = self.read_body(ChangeMode)
+        order: Json = {"mode": _bits(body.mode), "recursive": body.recursive}
+        self.answer(FileInfo.model_validate(await self.files.do("chmod", body.user, body.path, CHANGE_S, **order)))
+
+
+class CloneHandler(FileHandler):
+    """``/v1/files/clone``: progress as events when they are asked for. A clone ends with the client that waits for it."""
+
+    async def post(self) -> None:
+        self.read_query(NoQuery)
+        body = self.read_body(GitClone)
+        if not wants(self.request.headers, "text/event-stream"):
+            async for is_progress, value in self._steps(body):
+                if not is_progress:
+                    self.answer(Cloned.model_validate(value), 201)
+            return
+        feed = JournalFeed(Journal(secrets.token_hex(8), max_bytes=1024 * 1024))
+        work = asyncio.create_task(self._tell(body, feed), name="git clone")
+        try:
+            await send_sse(self, feed, feed.journal.start, text_records=False)
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    async def _steps(self, body: GitClone) -> AsyncIterator[tuple[bool, Json]]:
+        order = {**body.model_dump(exclude={"user", "path"}), "env": self.files.environment()}
+        async with self.files.begun("clone", body.user, body.path, **order) as operation:
+            async for step in operation.mixed():
+                yield step
+
+    async def _tell(self, body: GitClone, feed: JournalFeed) -> None:
+        try:
+            async for is_progress, value in self._steps(body):
+                data = value if is_progress else Cloned.model_validate(value).model_dump(mode="json")
+                feed.append("progress" if is_progress else "finished", json.dumps(data).encode())
+        except ClocheError as error:
+            feed.append("failure", error.to_body(self.request_id).model_dump_json().encode())
+        finally:
+            feed.close()
+
+
+def _bits(mode: str | None) -> int | None:
+    return None if mode is None else int(mode, 8)
+
+
+def _tags(header: str | None) -> list[str] | None:
+    """The entity tags of a condition; weak ones compare like strong ones, ours are all strong."""
+    if header is None:
+        return None
+    return [match[1] or "*" for match in _TAG.finditer(header)]
+
+
+def file_routes(files: FileService) -> Sequence[tuple[Any, ...]]:
+    """All of them."""
+    on_files = {"files": files}
+    table: dict[str, type[web.RequestHandler]] = {
+        "content": ContentHandler,
+        "tree": TreeHandler,
+        "stat": StatHandler,
+        "list": ListHandler,
+        "glob": GlobHandler,
+        "search": SearchHandler,
+        "mkdir": MakeDirectoryHandler,
+        "move": MoveHandler,
+        "copy": CopyHandler,
+        "remove": RemoveHandler,
+        "chmod": ChangeModeHandler,
+        "clone": CloneHandler,
+    }
+    return [(f"/v1/files/{name}", handler, on_files) for name, handler in table.items()]
