@@ -132,12 +132,11 @@ async def test_a_signal_reaches_the_command_and_its_death_is_told(tmp_path: Path
 
 @pytest.mark.usefixtures("broker")
 async def test_a_client_that_is_killed_hangs_up_on_its_command(tmp_path: Path) -> None:
-    client = await sudo(tmp_path, "sh", "-c", "trap 'echo hung up; exit' HUP; echo ready; sleep 60 & wait")
+    client = await sudo(tmp_path, "sh", "-c", "trap 'echo hung up; kill $!; exit' HUP; echo ready; sleep 60 & wait")
     assert client.stdout is not None
     assert await client.stdout.readline() == b"ready\n"
     client.kill()
-    assert await client.stdout.readline() == b"hung up\n"
-    await client.wait()
+    assert (await client.communicate())[0] == b"hung up\n"
 
 
 @pytest.mark.usefixtures("broker")
