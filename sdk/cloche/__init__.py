@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from cloche._attachment import AsyncAttachment, Attachment, TerminalEnded, TerminalGap
     from cloche._client import AsyncClient, AsyncKeys, Client, Keys
     from cloche._context import AsyncContext, Context
     from cloche._contexts import AsyncContexts, Contexts
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from cloche._result import RunFailed, RunResult
     from cloche._run_handle import AsyncRunHandle, RunHandle
     from cloche._sandbox import AsyncSandbox, Sandbox
+    from cloche._terminals import AsyncTerminal, AsyncTerminals, Terminal, Terminals
     from cloche.errors import (
         AlreadyExists,
         BadArchive,
@@ -74,6 +76,8 @@ if TYPE_CHECKING:
     from cloche.models import Event, Resources, RunStatus
 
 _HOME: Final = {
+    **dict.fromkeys(("AsyncAttachment", "Attachment", "TerminalEnded", "TerminalGap"), "cloche._attachment"),
+    **dict.fromkeys(("AsyncTerminal", "AsyncTerminals", "Terminal", "Terminals"), "cloche._terminals"),
     **dict.fromkeys(("AsyncClient", "AsyncKeys", "Client", "Keys"), "cloche._client"),
     **dict.fromkeys(("AsyncContext", "Context"), "cloche._context"),
     **dict.fromkeys(("ImageOutput",), "cloche._images"),
@@ -87,12 +91,16 @@ _HOME: Final = {
 
 __all__ = [
     "AlreadyExists",
+    "AsyncAttachment",
     "AsyncClient",
     "AsyncContext",
     "AsyncContexts",
     "AsyncKeys",
     "AsyncRunHandle",
     "AsyncSandbox",
+    "AsyncTerminal",
+    "AsyncTerminals",
+    "Attachment",
     "BadArchive",
     "BodyTooLarge",
     "Client",
@@ -145,6 +153,10 @@ __all__ = [
     "ServiceError",
     "Stale",
     "StateError",
+    "Terminal",
+    "TerminalEnded",
+    "TerminalGap",
+    "Terminals",
     "Unauthenticated",
     "UnsupportedCapability",
     "WaitTimeout",

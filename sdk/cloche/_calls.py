@@ -14,6 +14,8 @@ from typing import Final, Generic, Literal, TypeVar
 from cloche import models
 from cloche._answers import model_parser
 from cloche.errors import InvalidRequest
+from cloche.models import browser
+from cloche.models import terminals as term
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -76,6 +78,10 @@ _complete = model_parser(models.CompleteReply)
 _inspect = model_parser(models.InspectReply)
 _history = model_parser(models.History)
 _variables = model_parser(models.Variables)
+_terminal = model_parser(term.Terminal)
+_terminals = model_parser(models.Page[term.Terminal])
+_share = model_parser(term.TerminalShare)
+_login = model_parser(browser.BrowserLogin)
 
 
 def health() -> Call[models.Health]:
@@ -218,3 +224,39 @@ def interrupt_run(path: str) -> Call[models.Run]:
 
 def reply(path: str, body: models.InputReply) -> Call[models.Run]:
     return Call("POST", f"{path}/input", _run, body=json_body(body))
+
+
+def terminal_path(sandbox_id: str, terminal_id: str) -> str:
+    return f"{sandbox_path(sandbox_id)}/terminals/{segment('terminal', terminal_id)}"
+
+
+def create_terminal(sandbox_id: str, body: term.TerminalCreate) -> Call[term.Terminal]:
+    return Call("POST", f"{sandbox_path(sandbox_id)}/terminals", _terminal, body=json_body(body))
+
+
+def terminals(sandbox_id: str) -> Call[models.Page[term.Terminal]]:
+    return Call("GET", f"{sandbox_path(sandbox_id)}/terminals", _terminals, repeatable=True)
+
+
+def terminal(path: str) -> Call[term.Terminal]:
+    return Call("GET", path, _terminal, repeatable=True)
+
+
+def resize_terminal(path: str, body: term.TerminalSize) -> Call[term.Terminal]:
+    return Call("POST", f"{path}/resize", _terminal, body=json_body(body), repeatable=True)
+
+
+def delete_terminal(path: str) -> Call[term.Terminal]:
+    return Call("DELETE", path, _terminal)
+
+
+def terminal_recording(path: str) -> Call[bytes]:
+    return Call("GET", f"{path}/recording", bytes, repeatable=True)
+
+
+def share_terminal(path: str, body: term.TerminalShareCreate) -> Call[term.TerminalShare]:
+    return Call("POST", f"{path}/share", _share, body=json_body(body))
+
+
+def create_login(body: browser.BrowserLoginCreate) -> Call[browser.BrowserLogin]:
+    return Call("POST", "/v1/browser/logins", _login, body=json_body(body))

@@ -70,6 +70,11 @@ class _LinkBase:
         self._reached = False
         self._url_of = lru_cache(URLS_KEPT)(partial(_url, config.url))
 
+    @property
+    def auth_headers(self) -> dict[str, str]:
+        """For a connection of another kind to the same server."""
+        return {name: value for name, value in self._shared_headers.items() if name != "Accept"}
+
     def _headers(self) -> dict[str, str]:
         headers = {"User-Agent": f"cloche-python/{_distribution_version()}", "Accept": "application/json"}
         if self._config.api_key is not None:

@@ -20,6 +20,7 @@ from cloche._contexts import DEFAULT_CONTEXT, AsyncContexts, Contexts
 from cloche._flow import Flow, awaiting, blocking, send, send_patiently
 from cloche._ids import new_idempotency_key
 from cloche._patience import Patience
+from cloche._terminals import AsyncTerminals, Terminals
 from cloche.errors import ClocheError, ConnectionFailed, Gone, NotFound, WaitTimeout
 from cloche.models import Resources, SandboxCreate, SandboxUpdate
 
@@ -168,6 +169,7 @@ class Sandbox(SandboxFlows):
         self._created_here = created_here
         self._owns_client = owns_client
         self.contexts = Contexts(self._link, info.id)
+        self.terminals = Terminals(self._link, info.id)
 
     @classmethod
     def create(
@@ -244,6 +246,7 @@ class AsyncSandbox(SandboxFlows):
         self._created_here = created_here
         self._owns_client = owns_client
         self.contexts = AsyncContexts(self._link, info.id)
+        self.terminals = AsyncTerminals(self._link, info.id)
 
     @classmethod
     def create(

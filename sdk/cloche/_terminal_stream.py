@@ -163,6 +163,11 @@ class TerminalStream:
         """Bytes that were typed and of which it is not known that they arrived."""
         return len(self._input)
 
+    @property
+    def unsent_input(self) -> int:
+        """Bytes that were typed and wait for the window, or for a connection."""
+        return self._input_start + len(self._input) - self._input_sent
+
     def hello(self, *, cols: int | None = None, rows: int | None = None, visible: bool = True) -> str:
         """The first message of a connection."""
         message = Hello(

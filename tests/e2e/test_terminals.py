@@ -40,8 +40,8 @@ def test_a_shell_in_a_sandbox(
     viewer.type("stty size; whoami; pwd; tty\n")
     said = viewer.until(rb"30 90\r\nuser\r\n/workspace\r\n/dev/pts/\d+\r\n")
     assert b"no job control" not in said
-    viewer.type("sleep 100\n")
-    viewer.until("sleep 100")
+    viewer.type("echo started; sleep 100\n")
+    viewer.until(r"[\r\n]started\r\n")
     viewer.type(b"\x03")
     viewer.until(rb"\^C|\x03")  # gVisor's terminals echo it as it is
     viewer.type("python3 -c 'print(6*7)'; exit 3\n")

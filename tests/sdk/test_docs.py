@@ -25,7 +25,18 @@ def test_every_command_is_documented(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cls", [cloche.Sandbox, cloche.Context, cloche.Contexts, cloche.RunHandle, cloche.Client, cloche.RunResult]
+    "cls",
+    [
+        cloche.Sandbox,
+        cloche.Context,
+        cloche.Contexts,
+        cloche.RunHandle,
+        cloche.Client,
+        cloche.RunResult,
+        cloche.Terminals,
+        cloche.Terminal,
+        cloche.Attachment,
+    ],
 )
 def test_every_public_method_is_documented(cls: type) -> None:
     names = {name for name in vars(cls) if not name.startswith("_")}

@@ -24,6 +24,8 @@ def test_the_public_names_are_these() -> None:
     assert others == {
         "AsyncClient", "AsyncContext", "AsyncContexts", "AsyncKeys", "AsyncRunHandle", "AsyncSandbox",
         "Client", "Context", "Contexts", "Keys", "RunHandle", "Sandbox",
+        "AsyncAttachment", "AsyncTerminal", "AsyncTerminals", "Attachment", "Terminal", "TerminalEnded", "TerminalGap",
+        "Terminals",
         "Event", "ImageOutput", "Resources", "RunFailed", "RunResult", "RunStatus",
     }  # fmt: skip
 
@@ -55,6 +57,9 @@ def test_sync_and_async_offer_the_same() -> None:
         (cloche.RunHandle, cloche.AsyncRunHandle),
         (cloche.Client, cloche.AsyncClient),
         (cloche.Keys, cloche.AsyncKeys),
+        (cloche.Terminals, cloche.AsyncTerminals),
+        (cloche.Terminal, cloche.AsyncTerminal),
+        (cloche.Attachment, cloche.AsyncAttachment),
     ]
     for blocking, awaiting in pairs:
         assert public(blocking) == public(awaiting)

@@ -20,6 +20,8 @@ ENTRIES: Final = {
     "rm": Entry("cloche.cli._sandboxes", "remove", "Delete sandboxes."),
     "run": Entry("cloche.cli._run", "run", "Run code in a new or an existing sandbox."),
     "contexts": Entry("cloche.cli._contexts", "contexts", "Create, list and end the contexts of a sandbox."),
+    "shell": Entry("cloche.cli._shell", "shell", "Open a shell in a sandbox, here or in a browser."),
+    "terminals": Entry("cloche.cli._shell", "terminals", "List, share and end the terminals of a sandbox."),
     "completion": Entry("cloche.cli._completion", "completion", "Print the completion script of a shell."),
 }
 

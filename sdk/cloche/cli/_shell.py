@@ -1,0 +1,170 @@
+"""``cloche shell`` and ``cloche terminals``."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from urllib.parse import urlencode
+
+import click
+
+from cloche import _calls
+from cloche._client import Client
+from cloche._flow import send
+from cloche._sandbox import Sandbox
+from cloche._terminals import Terminal, _where
+from cloche.cli import _options
+from cloche.cli._creating import create_sandbox
+from cloche.cli._failures import SERVICE, line_of, say
+from cloche.cli._print import day_and_time, print_json, print_table
+from cloche.cli._terminal_text import plain
+from cloche.errors import ClocheError, NotFound
+from cloche.models.browser import BrowserLoginCreate
+from cloche.models.terminals import TerminalExit
+
+
+@click.command()
+@click.argument("sandbox", required=False, metavar="[SANDBOX]", shell_complete=_options.complete_sandbox)
+@click.argument("command", nargs=-1, metavar="[-- COMMAND...]", type=click.UNPROCESSED)
+@click.option("--terminal", "terminal_id", metavar="ID", help="Attach to this one instead of starting one.")
+@click.option("--image", help="For a new sandbox: name or digest.")
+@click.option("--driver", type=click.Choice(["gvisor", "runc"]), help="For a new sandbox.")
+@click.option("--keep", is_flag=True, help="Keep the new sandbox.")
+@click.option("--cwd", help="Working directory in the sandbox. [default: /workspace]")
+@_options.env
+@click.option("--browser", is_flag=True, help="Print a link that opens it in a browser, once.")
+@click.pass_context
+def shell(
+    ctx: click.Context,
+    /,
+    *,
+    sandbox: str | None,
+    command: tuple[str, ...],
+    terminal_id: str | None,
+    image: str | None,
+    driver: str | None,
+    keep: bool,
+    cwd: str | None,
+    env: tuple[tuple[str, str], ...],
+    browser: bool,
+) -> int:
+    """Open a shell (or COMMAND) in SANDBOX, or in a new one that is deleted afterwards.
+
+    Ctrl-] leaves, and everything goes on: `cloche shell SANDBOX --terminal ID` comes back. A lost connection is mended.
+    The exit code is the program's.
+    """
+    if sandbox is not None and (image or driver or keep):
+        raise click.UsageError("--image, --driver and --keep are for new sandboxes")
+    if not browser and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("a shell needs a terminal; use `cloche run` in scripts, or --browser")
+    client = _options.client_of(ctx)
+    place = Sandbox.connect(sandbox, client=client) if sandbox else create_sandbox(client, image, driver=driver)
+    stays = sandbox is not None or keep or browser
+    try:
+        terminal = _terminal(place, terminal_id, command, cwd, _options.as_dict(env))
+        if browser:
+            click.echo(client.url + _login_path(client, place.id, terminal.id))
+            return 0
+        ended = asyncio.run(_use(terminal))
+        if ended is None:
+            stays = True
+            click.echo(f"left; come back with: cloche shell {place.id} --terminal {terminal.id}", err=True)
+            return 0
+        return ended.code if ended.code is not None else 128 + (ended.signal or 0)
+    finally:
+        if not stays:
+            place.delete()
+
+
+def _terminal(
+    place: Sandbox, terminal_id: str | None, command: tuple[str, ...], cwd: str | None, env: dict[str, str] | None
+) -> Terminal:
+    if terminal_id is not None:
+        return place.terminals.get(terminal_id)
+    size = shutil.get_terminal_size()
+    cols, rows = max(2, size.columns), max(1, size.lines)
+    return place.terminals.create(command=list(command) or None, cwd=cwd, env=env, cols=cols, rows=rows)
+
+
+async def _use(terminal: Terminal) -> TerminalExit | None:
+    from cloche.cli._shell_session import ShellSession  # noqa: PLC0415 - termios is not everywhere
+
+    where = _where(terminal._link, terminal._path, None, None)
+    return await ShellSession(where, keys=sys.stdin.fileno(), screen=sys.stdout.fileno()).run()
+
+
+def _login_path(client: Client, sandbox_id: str, terminal_id: str) -> str:
+    page = "/ui/terminal?" + urlencode({"sandbox": sandbox_id, "terminal": terminal_id})
+    return client._link.drive(send(_calls.create_login(BrowserLoginCreate(next=page)))).path
+
+
+@click.group()
+def terminals() -> None:
+    """Terminals of a sandbox."""
+
+
+@terminals.command("ls")
+@_options.sandbox_argument
+@_options.as_json
+@click.pass_context
+def list_terminals(ctx: click.Context, sandbox: str, as_json: bool) -> None:
+    """List the terminals of SANDBOX, also those whose program has ended."""
+    found = [item.info for item in Sandbox.connect(sandbox, client=_options.client_of(ctx)).terminals.list()]
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            info.id,
+            plain(info.name or ""),
+            info.state if info.exit is None else f"exited {_how(info.exit)}",
+            f"{info.cols}x{info.rows}",
+            str(info.viewers),
+            plain(" ".join(info.command))[:60],
+            day_and_time(info.last_activity_at),
+        )
+        for info in found
+    ]
+    print_table(("TERMINAL", "NAME", "STATE", "SIZE", "VIEWERS", "COMMAND", "LAST ACTIVITY"), rows)
+
+
+@terminals.command("rm")
+@_options.sandbox_argument
+@click.argument("ids", nargs=-1, required=True, metavar="TERMINAL...")
+@click.pass_context
+def remove(ctx: click.Context, sandbox: str, ids: tuple[str, ...]) -> int:
+    """End terminals (ids or names) with everything they started."""
+    place, failed = Sandbox.connect(sandbox, client=_options.client_of(ctx)), False
+    for wanted in ids:
+        try:
+            found = _found(place, wanted)
+            found.delete()
+        except ClocheError as error:
+            say(line_of(error))
+            failed = True
+            continue
+        click.echo(f"deleted {found.id}")
+    return SERVICE if failed else 0
+
+
+@terminals.command()
+@_options.sandbox_argument
+@click.argument("terminal", metavar="TERMINAL")
+@click.option("--for", "ttl_s", type=click.IntRange(min=1), default=3600, show_default=True, metavar="SECONDS")
+@click.pass_context
+def share(ctx: click.Context, sandbox: str, terminal: str, ttl_s: int) -> None:
+    """Print a link with which anybody can watch TERMINAL, and do nothing else."""
+    client = _options.client_of(ctx)
+    click.echo(client.url + _found(Sandbox.connect(sandbox, client=client), terminal).share(ttl_s=ttl_s).path)
+
+
+def _found(place: Sandbox, id_or_name: str) -> Terminal:
+    for terminal in place.terminals.list():
+        if id_or_name in (terminal.id, terminal.info.name):
+            return terminal
+    raise NotFound(f"the sandbox {place.id} has no terminal {id_or_name}")
+
+
+def _how(exit_: TerminalExit) -> str:
+    return f"({exit_.code})" if exit_.code is not None else f"(signal {exit_.signal})"

@@ -1,0 +1,179 @@
+"""SDK and command line with terminals of real sandboxes, over a network that breaks."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloche import AsyncClient, AsyncSandbox, Client, Sandbox, TerminalEnded, WaitTimeout
+
+from .cuttable import Cuttable
+from .server_process import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def network(server: ServerProcess) -> Iterator[Cuttable]:
+    with Cuttable(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def sandbox(server: ServerProcess, network: Cuttable) -> Iterator[Sandbox]:
+    with (
+        Client(f"http://127.0.0.1:{network.port}", server.key) as client,
+        Sandbox.create(client=client, driver="runc") as made,
+    ):
+        yield made
+
+
+def test_send_and_expect(sandbox: Sandbox) -> None:
+    terminal = sandbox.terminals.create(command=["python3", "-q"], cols=100, rows=30)
+    with terminal.attach() as shell:
+        shell.expect(">>> ")
+        shell.send("6 * 7\n")
+        assert shell.expect(r"\r\n(\d+)\r\n")[1] == "42"
+        shell.resize(120, 40)
+        shell.send("import os; print(os.get_terminal_size().columns)\n")
+        shell.expect(r"\n120\r\n")
+        with pytest.raises(WaitTimeout):
+            shell.expect("never", timeout_s=0.2)
+        shell.send("exit()\n")
+        with pytest.raises(TerminalEnded) as caught:
+            shell.expect("never")
+        assert caught.value.exit is not None
+        assert caught.value.exit.code == 0
+        assert shell.wait().code == 0
+    assert terminal.refresh().state == "exited"
+    assert terminal.recording().startswith(b'{"version": 2')
+    assert terminal.id in [other.id for other in sandbox.terminals.list()]
+    terminal.delete()
+
+
+def test_an_attachment_comes_back_by_itself(sandbox: Sandbox, network: Cuttable) -> None:
+    program = (
+        "stty raw -echo; i=0; while [ $i -lt 1500 ]; do echo line $i; i=$((i+1)); done; read x; echo got $x; read y"
+    )
+    terminal = sandbox.terminals.create(command=["sh", "-c", program], record=False)
+    with terminal.attach() as shell:
+        received = bytearray()
+        while not received.endswith(b"line 1499\n"):
+            received += shell.read(20)
+            network.cut()
+        assert received == b"".join(b"line %d\n" % i for i in range(1500))
+        assert shell.gaps == []
+        network.cut()
+        shell.send("ok\n")
+        shell.expect("got ok")
+    terminal.delete()
+
+
+async def test_the_async_twin(server: ServerProcess, sandbox: Sandbox, network: Cuttable) -> None:
+    async with (
+        AsyncClient(f"http://127.0.0.1:{network.port}", server.key) as client,
+        AsyncSandbox.connect(sandbox.id, client=client) as place,
+    ):
+        terminal = await place.terminals.create(command=["cat"])
+        async with terminal.attach() as shell:
+            await shell.send("hello\n")
+            await shell.expect("hello\r\nhello")
+            network.cut()
+            await shell.send("again\n")
+            await shell.expect("again\r\nagain")
+            await shell.send(b"\x04")
+            assert (await shell.wait(10)).code == 0
+        await terminal.delete()
+
+
+class Screen:
+    """``cloche shell`` on a PTY of our own."""
+
+    def __init__(self, *arguments: str, **environ: str) -> None:
+        self.master, slave = pty.openpty()
+        command = [str(Path(sys.executable).with_name("cloche")), "shell", *arguments]
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=os.environ | environ, start_new_session=True
+        )
+        os.close(slave)
+        self.said = b""
+
+    def until(self, pattern: bytes, timeout_s: float = 20) -> bytes:
+        end = time.monotonic() + timeout_s
+        while not (found := re.search(pattern, self.said, re.S)):
+            left = end - time.monotonic()
+            assert left > 0, f"no {pattern!r} in {self.said!r}"
+            if select.select([self.master], [], [], left)[0]:
+                self.said += os.read(self.master, 65536)
+        seen, self.said = self.said, self.said[found.end() :]
+        return seen
+
+    def type(self, text: bytes) -> None:
+        os.write(self.master, text)
+
+    def end(self) -> int:
+        code = self.process.wait(20)
+        os.close(self.master)
+        return code
+
+
+@pytest.fixture
+def environ(server: ServerProcess, network: Cuttable) -> dict[str, str]:
+    return {"CLOCHE_URL": f"http://127.0.0.1:{network.port}", "CLOCHE_API_KEY": server.key}
+
+
+def test_cloche_shell_survives_the_network_and_gives_the_exit_code(
+    sandbox: Sandbox, network: Cuttable, environ: dict[str, str]
+) -> None:
+    screen = Screen(sandbox.id, **environ)
+    screen.until(rb"\$ ")
+    screen.type(b"echo $((6*7))\r")
+    screen.until(rb"[\r\n]42\r\n.*\$ ")
+    screen.type(b"printf '\\033]52;c;ZXZpbA==\\007\\033[6nsafe\\n'\r")
+    said = screen.until(rb"[\r\n]safe\r\n.*\$ ")
+    assert b"\x1b]52" not in said
+    assert b"\x1b[6n" not in said
+    network.away = True
+    network.cut()
+    screen.until(rb"connection lost")
+    screen.type(b"echo typed while away\r")
+    network.away = False
+    screen.until(rb"connected again")
+    screen.until(rb"[\r\n]typed while away\r\n")
+    screen.type(b"exit 7\r")
+    screen.until(rb"exit\r\n")
+    assert screen.end() == 7
+
+
+def test_cloche_shell_can_be_left_and_come_back_to(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    screen = Screen(sandbox.id, "--", "sh", "-c", "echo ready; exec cat", **environ)
+    screen.until(rb"ready\r\n")
+    screen.type(b"still here\r")
+    screen.until(rb"still here\r\nstill here")
+    screen.type(b"\x1d")
+    found = re.search(rb"--terminal (term-[a-z0-9]{12})", screen.until(rb"--terminal term-[a-z0-9]{12}"))
+    assert found is not None
+    assert screen.end() == 0
+    again = Screen(sandbox.id, "--terminal", found[1].decode(), **environ)
+    again.until(rb"ready\r\nstill here\r\nstill here")
+    again.type(b"\x04")
+    assert again.end() == 0
+
+
+def test_cloche_terminals(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    def run(*arguments: str) -> str:
+        command = [str(Path(sys.executable).with_name("cloche")), *arguments]
+        return subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, check=True).stdout
+
+    terminal = sandbox.terminals.create(command=["cat"], name="mine")
+    assert "mine" in run("terminals", "ls", sandbox.id)
+    assert "/ui/terminal?sandbox=" in run("terminals", "share", sandbox.id, "mine")
+    assert "/ui/login?token=" in run("shell", sandbox.id, "--terminal", terminal.id, "--browser")
+    assert terminal.id in run("terminals", "rm", sandbox.id, "mine")
