@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from cloche._client import AsyncClient, AsyncKeys, Client, Keys
     from cloche._context import AsyncContext, Context
     from cloche._contexts import AsyncContexts, Contexts
+    from cloche._exec import ExecFailed, ExecResult
     from cloche._images import ImageOutput
+    from cloche._process import AsyncProcess, Output, Process, output_bytes
+    from cloche._processes import AsyncProcesses, AsyncServices, Processes, Services
     from cloche._result import RunFailed, RunResult
     from cloche._run_handle import AsyncRunHandle, RunHandle
     from cloche._sandbox import AsyncSandbox, Sandbox
@@ -81,6 +84,9 @@ _HOME: Final = {
     **dict.fromkeys(("AsyncClient", "AsyncKeys", "Client", "Keys"), "cloche._client"),
     **dict.fromkeys(("AsyncContext", "Context"), "cloche._context"),
     **dict.fromkeys(("ImageOutput",), "cloche._images"),
+    **dict.fromkeys(("ExecFailed", "ExecResult"), "cloche._exec"),
+    **dict.fromkeys(("AsyncProcess", "Output", "Process", "output_bytes"), "cloche._process"),
+    **dict.fromkeys(("AsyncProcesses", "AsyncServices", "Processes", "Services"), "cloche._processes"),
     **dict.fromkeys(("RunFailed", "RunResult"), "cloche._result"),
     **dict.fromkeys(("AsyncRunHandle", "RunHandle"), "cloche._run_handle"),
     **dict.fromkeys(("AsyncContexts", "Contexts"), "cloche._contexts"),
@@ -96,8 +102,11 @@ __all__ = [
     "AsyncContext",
     "AsyncContexts",
     "AsyncKeys",
+    "AsyncProcess",
+    "AsyncProcesses",
     "AsyncRunHandle",
     "AsyncSandbox",
+    "AsyncServices",
     "AsyncTerminal",
     "AsyncTerminals",
     "Attachment",
@@ -115,6 +124,8 @@ __all__ = [
     "CursorError",
     "DriverUnavailable",
     "Event",
+    "ExecFailed",
+    "ExecResult",
     "FileError",
     "FileFailed",
     "Forbidden",
@@ -135,10 +146,13 @@ __all__ = [
     "NotEmpty",
     "NotFound",
     "NotRegularFile",
+    "Output",
     "PermissionDenied",
     "PreconditionFailed",
+    "Process",
     "ProcessEnded",
     "ProcessStartFailed",
+    "Processes",
     "RangeNotSatisfiable",
     "RequestError",
     "Resources",
@@ -151,6 +165,7 @@ __all__ = [
     "SandboxStartFailed",
     "SandboxUnreachable",
     "ServiceError",
+    "Services",
     "Stale",
     "StateError",
     "Terminal",
@@ -160,6 +175,7 @@ __all__ = [
     "Unauthenticated",
     "UnsupportedCapability",
     "WaitTimeout",
+    "output_bytes",
 ]
 
 

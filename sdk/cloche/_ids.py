@@ -18,6 +18,11 @@ def new_run_id(choice: Choice = secrets.choice) -> str:
     return "run-" + "".join(choice(ALPHABET) for _ in range(RUN_ID_CHARACTERS))
 
 
+def new_process_id(choice: Choice = secrets.choice) -> str:
+    """A process id, as `new_run_id`."""
+    return "proc-" + "".join(choice(ALPHABET) for _ in range(RUN_ID_CHARACTERS))
+
+
 def new_idempotency_key(choice: Choice = secrets.choice) -> str:
     """A key for one create: 124 bits."""
     return "".join(choice(ALPHABET) for _ in range(2 * RUN_ID_CHARACTERS))

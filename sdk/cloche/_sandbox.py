@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -20,9 +20,11 @@ from cloche._contexts import DEFAULT_CONTEXT, AsyncContexts, Contexts
 from cloche._flow import Flow, awaiting, blocking, send, send_patiently
 from cloche._ids import new_idempotency_key
 from cloche._patience import Patience
+from cloche._processes import AsyncProcesses, AsyncServices, ExecFlows, Processes, Services
+from cloche._tail import Tail
 from cloche._terminals import AsyncTerminals, Terminals
 from cloche.errors import ClocheError, ConnectionFailed, Gone, NotFound, WaitTimeout
-from cloche.models import Resources, SandboxCreate, SandboxUpdate
+from cloche.models import Event, Resources, SandboxCreate, SandboxUpdate
 
 _SANDBOX_ID: Final = re.compile(r"[a-z0-9]{20}")
 
@@ -80,6 +82,18 @@ def in_default_context(
         return flow(ContextFlows(self.id, DEFAULT_CONTEXT, None, self._patience), *args, **kwargs)
 
     return in_default
+
+
+def of_sandbox(
+    flow: Callable[Concatenate[ExecFlows, P], Flow[T]],
+) -> Callable[Concatenate[SandboxFlows, P], Flow[T]]:
+    """A flow of `ExecFlows` as one of a sandbox."""
+
+    @functools.wraps(flow)
+    def of_this(self: SandboxFlows, /, *args: P.args, **kwargs: P.kwargs) -> Flow[T]:
+        return flow(ExecFlows(self.id, self._patience), *args, **kwargs)
+
+    return of_this
 
 
 class SandboxFlows:
@@ -148,6 +162,11 @@ class SandboxFlows:
             return
 
     _run = in_default_context(ContextFlows._run)
+    _exec = of_sandbox(ExecFlows._exec)
+
+    def _tail(self, cursor: str | None) -> Tail:
+        path = f"{_calls.sandbox_path(self.id)}/events"
+        return Tail(path, cursor=cursor, last_type=None, patience=self._patience)
 
     def _delete_if_there(self) -> Flow[None]:
         try:
@@ -170,6 +189,8 @@ class Sandbox(SandboxFlows):
         self._owns_client = owns_client
         self.contexts = Contexts(self._link, info.id)
         self.terminals = Terminals(self._link, info.id)
+        self.processes = Processes(self._link, info.id)
+        self.services = Services(self._link, info.id)
 
     @classmethod
     def create(
@@ -223,7 +244,15 @@ class Sandbox(SandboxFlows):
         if self._owns_client:
             self._client.close()
 
+    def events(self, cursor: str | None = None) -> Generator[Event, None, None]:
+        """What happens in the sandbox: processes, contexts, services, limits that are hit. Never ends by itself.
+
+        Reconnects, and neither repeats nor leaves out an event. The types are in docs/processes.md.
+        """
+        return self._link.follow(self._tail(cursor))
+
     run = blocking(SandboxFlows._run)
+    exec = blocking(SandboxFlows._exec)
     refresh = blocking(SandboxFlows._refresh)
     update = blocking(SandboxFlows._update)
     delete = blocking(SandboxFlows._delete)
@@ -247,6 +276,8 @@ class AsyncSandbox(SandboxFlows):
         self._owns_client = owns_client
         self.contexts = AsyncContexts(self._link, info.id)
         self.terminals = AsyncTerminals(self._link, info.id)
+        self.processes = AsyncProcesses(self._link, info.id)
+        self.services = AsyncServices(self._link, info.id)
 
     @classmethod
     def create(
@@ -292,7 +323,12 @@ class AsyncSandbox(SandboxFlows):
         if self._owns_client:
             await self._client.close()
 
+    def events(self, cursor: str | None = None) -> AsyncGenerator[Event, None]:
+        """What happens in the sandbox; see `Sandbox.events`."""
+        return self._link.follow(self._tail(cursor))
+
     run = awaiting(SandboxFlows._run)
+    exec = awaiting(SandboxFlows._exec)
     refresh = awaiting(SandboxFlows._refresh)
     update = awaiting(SandboxFlows._update)
     delete = awaiting(SandboxFlows._delete)

@@ -41,11 +41,14 @@ class Frame:
 class Tail:
     """Where one reader of one stream is."""
 
-    def __init__(self, path: str, *, cursor: str | None, last_type: str | None, patience: Patience) -> None:
+    def __init__(
+        self, path: str, *, cursor: str | None, last_type: str | None, patience: Patience, params: Query = ()
+    ) -> None:
         self.path = path
         self.done = False
         self._cursor = cursor
         self._last_type = last_type
+        self._params = params
         self._patience = patience
         self._delays: Iterator[float] = patience.delays()
 
@@ -57,7 +60,7 @@ class Tail:
     @property
     def query(self) -> Query:
         """What to open the stream with."""
-        return (("cursor", self._cursor),) if self._cursor is not None else ()
+        return (*self._params, ("cursor", self._cursor)) if self._cursor is not None else self._params
 
     def take(self, frame: Frame) -> Event | None:
         """The event of ``frame``; None for a frame without one (a heartbeat).

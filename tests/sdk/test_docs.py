@@ -36,6 +36,10 @@ def test_every_command_is_documented(command: str) -> None:
         cloche.Terminals,
         cloche.Terminal,
         cloche.Attachment,
+        cloche.Process,
+        cloche.Processes,
+        cloche.Services,
+        cloche.ExecResult,
     ],
 )
 def test_every_public_method_is_documented(cls: type) -> None:

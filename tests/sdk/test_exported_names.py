@@ -26,6 +26,8 @@ def test_the_public_names_are_these() -> None:
         "Client", "Context", "Contexts", "Keys", "RunHandle", "Sandbox",
         "AsyncAttachment", "AsyncTerminal", "AsyncTerminals", "Attachment", "Terminal", "TerminalEnded", "TerminalGap",
         "Terminals",
+        "AsyncProcess", "AsyncProcesses", "AsyncServices", "Process", "Processes", "Services",
+        "ExecFailed", "ExecResult", "Output", "output_bytes",
         "Event", "ImageOutput", "Resources", "RunFailed", "RunResult", "RunStatus",
     }  # fmt: skip
 
@@ -55,11 +57,14 @@ def test_sync_and_async_offer_the_same() -> None:
         (cloche.Context, cloche.AsyncContext),
         (cloche.Contexts, cloche.AsyncContexts),
         (cloche.RunHandle, cloche.AsyncRunHandle),
-        (cloche.Client, cloche.AsyncClient),
-        (cloche.Keys, cloche.AsyncKeys),
         (cloche.Terminals, cloche.AsyncTerminals),
         (cloche.Terminal, cloche.AsyncTerminal),
         (cloche.Attachment, cloche.AsyncAttachment),
+        (cloche.Client, cloche.AsyncClient),
+        (cloche.Keys, cloche.AsyncKeys),
+        (cloche.Process, cloche.AsyncProcess),
+        (cloche.Processes, cloche.AsyncProcesses),
+        (cloche.Services, cloche.AsyncServices),
     ]
     for blocking, awaiting in pairs:
         assert public(blocking) == public(awaiting)

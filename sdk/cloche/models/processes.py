@@ -34,7 +34,7 @@ SignalName = Annotated[str, StringConstraints(pattern=r"^(SIG)?[A-Z][A-Z0-9+]{1,
 
 
 class Data(Model):
-    """Bytes in JSON: ``text`` when they are UTF-8, else ``base64``. Neither: no bytes."""
+    """Bytes in JSON: ``text`` when they are UTF-8 without NUL, else ``base64``. Neither: no bytes."""
 
     text: str | None = Field(default=None, max_length=MAX_INPUT_CHARACTERS)
     base64: str | None = Field(default=None, max_length=2 * MAX_INPUT_CHARACTERS, pattern=r"^[A-Za-z0-9+/]*={0,2}$")
@@ -58,11 +58,13 @@ class Data(Model):
 
 
 def data_fields(data: bytes) -> dict[str, str]:
-    """The JSON form of ``data``."""
-    try:
-        return {"text": data.decode()}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode("ascii")}
+    """The JSON form of ``data``. What has a NUL is no text, and JSON would need six bytes for each."""
+    if b"\0" not in data:
+        try:
+            return {"text": data.decode()}
+        except UnicodeDecodeError:
+            pass
+    return {"base64": base64.b64encode(data).decode("ascii")}
 
 
 class Tty(Model):
@@ -207,13 +209,22 @@ class ExecResult(Model):
 _SECONDS = Field(ge=0, le=MAX_WAIT_S)
 
 
-class ExitCondition(Model):
+class _Tagged(Model):
+    """A condition says its type also where only the fields that were set are sent."""
+
+    @model_validator(mode="after")
+    def _say_type(self) -> Self:
+        self.model_fields_set.add("type")
+        return self
+
+
+class ExitCondition(_Tagged):
     """It has finished."""
 
     type: Literal["exit"] = "exit"
 
 
-class PortCondition(Model):
+class PortCondition(_Tagged):
     """Something answers on a port of the sandbox' loopback. ``http``: with a status in the range."""
 
     type: Literal["port"] = "port"
@@ -236,7 +247,7 @@ class PortCondition(Model):
         return self
 
 
-class LogCondition(Model):
+class LogCondition(_Tagged):
     """The output has a text, or matches a regular expression (Python's), also across the borders of chunks."""
 
     type: Literal["log"] = "log"
