@@ -39,12 +39,14 @@ The tree::
     └── ServiceError               ours, or the sandbox's
         ├── SandboxStartFailed     sandbox_start_failed (503)
         ├── ContextStartFailed     context_start_failed (503): the kernel of a context did not start
+        ├── PortClosed             port_closed (503): nothing listens on that port of the sandbox (yet)
         ├── SandboxUnreachable     sandbox_unreachable (503): the guest did not answer within a named bound
         ├── GuestFault             guest_fault (502): the guest answered with something it must not say
         ├── DriverUnavailable      driver_unavailable (503)
         ├── UnsupportedCapability  unsupported_capability (409)
         ├── WaitTimeout            wait_timeout (408): a bounded wait of the client ended
         ├── ConnectionFailed       connection_failed (503): the client could not reach the server
+        ├── StorageFull            storage_full (507): the disk of the server's machine is full
         └── InternalError          internal (500): a defect in Cloche
 
 On the wire an error is `ErrorBody`: ``{code, message, hint, retryable, details, request_id}``. ``details`` holds values
@@ -327,6 +329,12 @@ class SandboxUnreachable(ServiceError):
     code, status, retryable = "sandbox_unreachable", 503, True
 
 
+class PortClosed(ServiceError):
+    """Nothing listens on ``details.port`` of the sandbox. It may in a moment."""
+
+    code, status, retryable = "port_closed", 503, True
+
+
 class GuestFault(ServiceError):
     """The guest (untrusted) answered with something it must not say."""
 
@@ -355,6 +363,12 @@ class ConnectionFailed(ServiceError):
     """The server could not be reached, or the connection was lost and not regained in time."""
 
     code, status, retryable = "connection_failed", 503, True
+
+
+class StorageFull(ServiceError):
+    """The disk of the server's machine is full. Nothing of this call was kept; what runs goes on."""
+
+    code, status, retryable = "storage_full", 507, True
 
 
 class InternalError(ServiceError):
@@ -395,12 +409,14 @@ ERRORS: Final[Mapping[str, type[ClocheError]]] = {
         Stale,
         SandboxStartFailed,
         ContextStartFailed,
+        PortClosed,
         SandboxUnreachable,
         GuestFault,
         DriverUnavailable,
         UnsupportedCapability,
         WaitTimeout,
         ConnectionFailed,
+        StorageFull,
         InternalError,
     )
 }

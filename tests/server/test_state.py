@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import text
 
-from cloche.errors import Conflict, InvalidRequest, NotFound
+from cloche.errors import Conflict, InvalidRequest, NotFound, StorageFull
 from cloche.models import Failure, KeyCreate, Resources, Role, SandboxState
 from cloche_server.first_key import ensure_first_key
 from cloche_server.ids import new_sandbox_id
@@ -186,3 +187,21 @@ def test_idempotency_records_last_a_day(database: Database) -> None:
     records.record("ann", "k", IdempotencyRow("h2", "s2"))
     records.forget("s2")
     assert records.find("ann", "k") is None
+
+
+def test_a_full_disk_is_said_and_nothing_is_kept_of_the_call(database: Database) -> None:
+    """SQLite answers the same (SQLITE_FULL) when its page limit is reached as when the disk is full."""
+
+    def limit_pages(count: int) -> None:
+        with database.transaction() as connection:
+            connection.execute(text(f"PRAGMA max_page_count = {count}"))
+
+    store = SandboxStore(database)
+    limit_pages(1)  # SQLite makes that: no more than there are
+    big = row(metadata={"x": "y" * 100_000})
+    with pytest.raises(StorageFull, match="disk is full"):
+        store.insert(big)
+    assert store.get(big.id) is None
+    limit_pages(1_000_000)
+    store.insert(big)
+    assert store.get(big.id) == big

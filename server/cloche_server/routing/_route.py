@@ -25,6 +25,7 @@ from cloche.errors import (
     NotFound,
     SandboxNotRunning,
     SandboxUnreachable,
+    StorageFull,
     Unauthenticated,
 )
 from cloche.models import Model, Role
@@ -46,6 +47,8 @@ class Call:
     body: Model | None
     content: bytes = b""
     """The body of a route that takes bytes."""
+    conditions: tuple[tuple[str, str], ...] = ()
+    """Headers that the guest is to see, as `Route.headers` of a large route has them."""
     idempotency_key: str | None = None
     wants_events: bool = False
     last_event_id: str | None = None
@@ -76,7 +79,7 @@ class Streams(StrEnum):
     SOCKET = "socket"
 
 
-_EVERY_ROUTE: Final = (InvalidRequest, Forbidden, InternalError, ConnectionFailed)
+_EVERY_ROUTE: Final = (InvalidRequest, Forbidden, InternalError, StorageFull, ConnectionFailed)
 _WITH_KEY: Final = (Unauthenticated,)
 _WITH_BODY: Final = (BodyTooLarge,)
 _ON_SANDBOX: Final = (NotFound, Gone)
@@ -110,6 +113,8 @@ class Route:
     bound_s: float = 15
     headers: tuple[str, ...] = ()
     """Request headers with a meaning here."""
+    large: bool = False
+    """Bodies of any size, both ways, passed on as they come."""
     shareable: bool = False
     """The link to a terminal opens it, too."""
 

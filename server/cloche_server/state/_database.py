@@ -10,6 +10,7 @@ The file holds the environment of sandboxes in clear text (it is needed again wh
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,10 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
+
+from cloche.errors import StorageFull
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
@@ -44,9 +48,17 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Commits at the end, rolls back on an exception. Never await inside: there is one connection."""
-        with self._engine.begin() as connection:
-            yield connection
+        """Commits at the end, rolls back on an exception. Never await inside: there is one connection.
+
+        `StorageFull` when the disk takes no more.
+        """
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except OperationalError as error:
+            if getattr(error.orig, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL:
+                raise
+            raise StorageFull("the server's disk is full", hint="its operator has to free space") from error
 
     def close(self) -> None:
         self._engine.dispose()
