@@ -11,6 +11,7 @@ from cloche_guest.contexts import ContextService
 from cloche_guest.files.service import FileService
 from cloche_guest.files.watches import WatchService
 from cloche_guest.handlers import contexts as context_handlers
+from cloche_guest.handlers import ports as port_handlers
 from cloche_guest.handlers import processes as process_handlers
 from cloche_guest.handlers import runs as run_handlers
 from cloche_guest.handlers import terminals as terminal_handlers
@@ -19,6 +20,7 @@ from cloche_guest.handlers.files import file_routes
 from cloche_guest.handlers.health import HealthHandler
 from cloche_guest.handlers.watches import watch_routes
 from cloche_guest.http import HANG_UP_BYTES, NoSuchPath, quiet_log
+from cloche_guest.ports import PortService
 from cloche_guest.processes import ProcessService, Services
 from cloche_guest.sandbox_events import SandboxEvents
 from cloche_guest.terminals.service import TerminalService
@@ -44,6 +46,7 @@ def make_app(
     processes: ProcessService,
     services: Services,
     events: SandboxEvents,
+    ports: PortService,
     files: FileService,
     watches: WatchService,
 ) -> web.Application:
@@ -71,6 +74,8 @@ def make_app(
             *file_routes(files),
             *watch_routes(watches),
             (r"/v1/events", SandboxEventsHandler, {"events": events}),
+            (r"/v1/ports", port_handlers.PortsHandler, {"ports": ports}),
+            (r"/v1/ports/([^/]+)/connect", port_handlers.ConnectHandler, {"ports": ports}),
             (r"/v1/terminals", terminal_handlers.TerminalsHandler, on_terminals),
             (_TERMINAL, terminal_handlers.OneTerminalHandler, on_terminals),
             (_TERMINAL + "/resize", terminal_handlers.TerminalResizeHandler, on_terminals),

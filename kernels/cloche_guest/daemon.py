@@ -19,6 +19,7 @@ from cloche_guest.files.watches import WatchService
 from cloche_guest.identity import SandboxIdentity
 from cloche_guest.memory_guard import start_memory_guard
 from cloche_guest.oom_watch import watch_memory_kills
+from cloche_guest.ports import PortService
 from cloche_guest.processes import Declarations, ProcessService, Services
 from cloche_guest.sandbox_events import SandboxEvents
 from cloche_guest.sudo import SudoBroker
@@ -74,6 +75,7 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
         may_be_root=lambda: identity.sudo,
     )
     watches = WatchService(files)
+    ports = PortService(events.append)
     app = make_app(
         contexts,
         terminals,
@@ -81,6 +83,7 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
         processes=processes,
         services=services,
         events=events,
+        ports=ports,
         files=files,
         watches=watches,
     )
@@ -88,14 +91,16 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
     try:
         sudo.open()
         services.open()
+        ports.start()
         if config.listen is not None:
-            await _listen(app, config.listen, stop)
+            await _listen(app, config.listen, stop, ports.reserved)
         else:
             await _dial(Uplink(app, config, identity), stop)
     finally:
         await sudo.close()
         await watches.stop()
         files.stop()
+        await ports.stop()
         await services.stop()
         await processes.stop()
         await terminals.stop()
@@ -105,10 +110,11 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
         children.unwatch()
 
 
-async def _listen(app: web.Application, address: tuple[str, int], stop: asyncio.Event) -> None:
+async def _listen(app: web.Application, address: tuple[str, int], stop: asyncio.Event, reserved: set[int]) -> None:
     server = make_server(app)
     sockets = bind_sockets(address[1], address[0])
     server.add_sockets(sockets)
+    reserved.update(made.getsockname()[1] for made in sockets)
     log.warning("serving on %s:%d", *sockets[0].getsockname())
     try:
         await stop.wait()

@@ -17,11 +17,12 @@ from cloche_server.links import LinkSigner, Logins, load_link_key
 from cloche_server.open_calls import OpenCalls
 from cloche_server.openapi import openapi_document
 from cloche_server.origin import known_names
+from cloche_server.preview import PreviewGateway, PreviewService
 from cloche_server.routes import ROUTES
 from cloche_server.sandboxes import DriverSet, IdempotentCreate, Images, Limits, Recovered, SandboxService, recover
 from cloche_server.services import Services
 from cloche_server.settings import Settings
-from cloche_server.state import Database, IdempotencyStore, KeyStore, SandboxStore
+from cloche_server.state import Database, IdempotencyStore, KeyStore, PreviewStore, SandboxStore
 from cloche_server.uplink import UplinkHub
 
 
@@ -50,13 +51,17 @@ async def running_server(settings: Settings, drivers: Sequence[Driver], images: 
         await driver_set.self_test()
         sandboxes, creates = _make_sandboxes(settings, database, driver_set, images)
         recovered = await recover(sandboxes)
-        services = _make_services(settings, keys, sandboxes, creates, images)
-        http = make_http_server(make_app(services, ROUTES))
+        previews = PreviewService(PreviewStore(database), sandboxes, settings)
+        services = _make_services(settings, keys, sandboxes, creates, images, previews)
+        gateway = _make_gateway(services)
+        http = make_http_server(make_app(services, ROUTES), gateway)
         try:
             port = _listen(http, settings)
+            previews.listening_on(port)
             yield RunningServer(services, http, port, recovered, made_first_key)
         finally:
             await _shut_down(http, services)
+            gateway.close()
     finally:
         database.close()
 
@@ -78,7 +83,12 @@ def _make_sandboxes(
 
 
 def _make_services(
-    settings: Settings, keys: KeyStore, sandboxes: SandboxService, creates: IdempotentCreate, images: Images
+    settings: Settings,
+    keys: KeyStore,
+    sandboxes: SandboxService,
+    creates: IdempotentCreate,
+    images: Images,
+    previews: PreviewService,
 ) -> Services:
     return Services(
         settings=settings,
@@ -92,6 +102,17 @@ def _make_services(
         openapi=openapi_document(ROUTES),
         links=LinkSigner(load_link_key(settings.link_key_path)),
         logins=Logins(),
+        previews=previews,
+    )
+
+
+def _make_gateway(services: Services) -> PreviewGateway:
+    return PreviewGateway(
+        services.previews,
+        sandboxes=services.sandboxes,
+        keys=services.keys,
+        open_calls=services.open_calls,
+        host_names=services.host_names,
     )
 
 

@@ -39,6 +39,9 @@ def _directories(command: click.Command) -> click.Command:
 @click.option("--max-answer-bytes", type=int, help="Of one answer of a guest (128 MiB).")
 @click.option("--start-timeout-s", type=float, help="For one create (60).")
 @click.option("--shutdown-grace-s", type=float, help="For requests under way at TERM (10).")
+@click.option("--preview-domain", metavar="NAME", help="Previews are at {port}-{sandbox id} below it (localhost).")
+@click.option("--preview-scheme", type=click.Choice(["http", "https"]), help="Of preview URLs (http).")
+@click.option("--preview-port", type=int, help="Of preview URLs (443 for https, else the port).")
 @click.option("--log-format", type=click.Choice(["auto", "json", "text"]), help="auto: text on a terminal.")
 def serve(**given: object) -> None:
     """Run a server until TERM or Ctrl-C. Sandboxes outlive it.

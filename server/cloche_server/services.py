@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cloche_server.links import LinkSigner, Logins
 from cloche_server.open_calls import OpenCalls
+from cloche_server.preview import PreviewService
 from cloche_server.sandboxes import DriverSet, IdempotentCreate, Images, SandboxService
 from cloche_server.settings import Settings
 from cloche_server.state import KeyStore
@@ -26,3 +27,4 @@ class Services:
     openapi: bytes
     links: LinkSigner
     logins: Logins
+    previews: PreviewService

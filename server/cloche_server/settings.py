@@ -60,6 +60,18 @@ class Settings(BaseModel):
     )
     start_timeout_s: float = Field(default=60, gt=0, description="for one create, with its second try")
     shutdown_grace_s: float = Field(default=10, ge=0, description="for requests under way at TERM")
+    preview_domain: str = Field(
+        default="localhost",
+        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$",
+        max_length=200,
+        description="previews are at {port}-{sandbox id} below this name",
+    )
+    preview_scheme: Literal["http", "https"] = Field(
+        default="http", description="of preview URLs; https behind a proxy that ends TLS"
+    )
+    preview_port: int | None = Field(
+        default=None, ge=1, le=65_535, description="of preview URLs; unset: 443 for https, else the port listened on"
+    )
     log_format: Literal["auto", "json", "text"] = Field(default="auto", description="auto: text on a terminal")
 
     @field_validator("allowed_hosts", "allowed_origins", mode="before")

@@ -16,6 +16,9 @@ from cloche.models.guest import PROTOCOL_VERSION, HelloReply
 Raw = Callable[[str, str, dict[str, str], bytes, asyncio.StreamWriter], Awaitable[None]]
 """(method, target, headers, body, writer): writes a whole raw answer."""
 
+App = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+"""Speaks on every tunnel into a port."""
+
 
 def http_answer(status: int, body: object, content_type: str = "application/json", **headers: str) -> bytes:
     """One well-formed answer."""
@@ -46,6 +49,7 @@ class FakeGuest:
         self.replies: list[HelloReply] = []
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.disconnects = 0
+        self.app: App | None = None
         self._closed = False
 
     def start(self) -> None:
@@ -94,6 +98,10 @@ class FakeGuest:
             method, target, _ = lines[0].split(" ")
             headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
             body = await reader.readexactly(int(headers.get("content-length", "0")))
+            if headers.get("upgrade") == "cloche-tcp" and self.app is not None:
+                writer.write(b"HTTP/1.1 101 X\r\nConnection: Upgrade\r\nUpgrade: cloche-tcp\r\n\r\n")
+                await self.app(reader, writer)
+                return True
             self.requests.append((method, target, headers, body))
             answering = asyncio.ensure_future(self.raw(method, target, headers, body, writer))
             try:

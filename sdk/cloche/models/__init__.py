@@ -42,6 +42,8 @@ from cloche.models.files import (
 )
 from cloche.models.info import DriverReport, Health, Image, ImageList, Info
 from cloche.models.keys import Key, KeyCreate, NewKey, Role
+from cloche.models.ports import ListeningPort, PortHolder, PortNumber
+from cloche.models.previews import Preview, PreviewCreate, PreviewToken, PreviewTokenCreate, PreviewVisibility
 from cloche.models.processes import (
     CapturedOutput,
     Condition,
@@ -149,6 +151,7 @@ __all__ = [
     "KeyCreate",
     "KeyId",
     "Labels",
+    "ListeningPort",
     "LogCondition",
     "LogMatch",
     "MakeDirectory",
@@ -162,6 +165,13 @@ __all__ = [
     "Output",
     "Page",
     "PortCondition",
+    "PortHolder",
+    "PortNumber",
+    "Preview",
+    "PreviewCreate",
+    "PreviewToken",
+    "PreviewTokenCreate",
+    "PreviewVisibility",
     "Process",
     "ProcessCreate",
     "ProcessExit",

@@ -9,8 +9,10 @@ from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPServerRequest
 from tornado.web import Application
 
+from cloche_server.http._front_door import FrontDoor
 from cloche_server.http._handler import DRAINED_BYTES, ApiHandler
 from cloche_server.http._socket import SocketHandler
+from cloche_server.preview import PreviewGateway
 from cloche_server.routing import Route, RouteIndex, Streams
 from cloche_server.services import Services
 
@@ -50,10 +52,10 @@ def make_app(services: Services, routes: Sequence[Route]) -> App:
     )
 
 
-def make_http_server(app: App) -> HTTPServer:
+def make_http_server(app: App, previews: PreviewGateway) -> HTTPServer:
     """Slow and idle clients are bounded here; the typed limit of bodies is the handler's."""
     return HTTPServer(
-        app,
+        FrontDoor(app, previews),
         max_header_size=MAX_HEADER_BYTES,
         max_body_size=DRAINED_BYTES,
         body_timeout=BODY_S,

@@ -20,6 +20,9 @@ MAX_INFORMATIONAL: Final = 4
 """1xx answers before the real one; the guest sends none, and a flood of them would keep a call busy for ever."""
 
 
+Headers = list[tuple[str, str]]
+
+
 class ExchangeError(Exception):
     """The guest broke HTTP, or a bound of ours."""
 
@@ -27,9 +30,10 @@ class ExchangeError(Exception):
 class Exchange:
     """Use once: `send`, then `head`, then `body` to its end. Afterwards `reusable` says what to do with the wire."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, max_header_bytes: int = MAX_HEADER_BYTES) -> None:
         self.wire = wire
-        self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEADER_BYTES)
+        self._max_header_bytes = max_header_bytes
+        self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=max_header_bytes)
 
     async def send(self, method: str, target: str, headers: list[tuple[str, str]], body: bytes | None) -> None:
         """``body`` None: none, and no length said (an upgrade). `WireClosed` when the guest is gone."""
@@ -40,6 +44,26 @@ class Exchange:
         self._h11.send(h11.EndOfMessage())
         await self.wire.write((head or b"") + (data or b""))
 
+    async def begin(self, method: str, target: str, headers: Headers) -> None:
+        """The head of a request whose body comes in parts; ``headers`` are complete.
+
+        `h11.LocalProtocolError` for what is no HTTP, `WireClosed` when the other side is gone.
+        """
+        await self._write(h11.Request(method=method, target=target, headers=headers))
+
+    async def add(self, data: bytes) -> None:
+        """The next part of the body. Returns when most of it is out of our memory."""
+        await self._write(h11.Data(data))
+
+    async def end(self) -> None:
+        """The body is complete."""
+        await self._write(h11.EndOfMessage())
+
+    async def _write(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
+        data = self._h11.send(event)
+        if data:
+            await self.wire.write(data)
+
     async def head(self) -> h11.Response | h11.InformationalResponse:
         """Status and headers; an `h11.InformationalResponse` only as 101, after an upgrade was asked for.
 
@@ -49,7 +73,7 @@ class Exchange:
             event = await self._next()
             if isinstance(event, h11.Response):
                 # h11 bounds only headers that are still incomplete; these may have come all at once.
-                if sum(len(name) + len(value) for name, value in event.headers) > MAX_HEADER_BYTES:
+                if sum(len(name) + len(value) for name, value in event.headers) > self._max_header_bytes:
                     raise ExchangeError("the headers of the answer are too large")
                 return event
             if isinstance(event, h11.InformationalResponse) and event.status_code == 101:

@@ -98,6 +98,14 @@ class TerminalPage(Query):
 
 AssetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$")]
 
+PortText = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$"
+    ),
+]
+"""1 to 65535, spelled in one way only."""
+
 PATH_TYPES: Final[dict[str, TypeAdapter[str]]] = {
     "sandbox_id": TypeAdapter(SandboxId),
     "context_id": TypeAdapter(ContextId),
@@ -107,6 +115,7 @@ PATH_TYPES: Final[dict[str, TypeAdapter[str]]] = {
     "key_id": TypeAdapter(KeyId),
     "terminal_id": TypeAdapter(TerminalId),
     "asset": TypeAdapter(AssetName),
+    "port": TypeAdapter(PortText),
     "name": TypeAdapter(Name),
 }
 

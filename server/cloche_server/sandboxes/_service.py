@@ -65,6 +65,12 @@ class SandboxService:
             raise _gone(sandbox_id)
         return row
 
+    def find(self, sandbox_id: str) -> SandboxRow | None:
+        """For callers that check by themselves who may see it; None when it is deleted, too."""
+        live = self._live.get(sandbox_id)
+        row = live.row if live is not None else self.store.get(sandbox_id)
+        return None if row is None or row.state is SandboxState.DELETED else row
+
     def find_by_name(self, principal: Principal, name: str) -> SandboxRow:
         """Among the caller's own sandboxes: names belong to owners."""
         row = self.store.find_by_name(principal.owner, name)

@@ -3,6 +3,7 @@
 from cloche_server.state._database import Database
 from cloche_server.state._idempotency import IdempotencyRow, IdempotencyStore
 from cloche_server.state._keys import KeyStore
+from cloche_server.state._previews import PreviewRow, PreviewStore
 from cloche_server.state._sandboxes import PageToken, SandboxFilter, SandboxRow, SandboxStore
 
 __all__ = [
@@ -11,6 +12,8 @@ __all__ = [
     "IdempotencyStore",
     "KeyStore",
     "PageToken",
+    "PreviewRow",
+    "PreviewStore",
     "SandboxFilter",
     "SandboxRow",
     "SandboxStore",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, MetaData, String, Table, text
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, text
 
 metadata: Final = MetaData()
 
@@ -67,4 +67,15 @@ idempotency: Final = Table(
     Column("body_hash", String(64), nullable=False),
     Column("sandbox_id", String(20), nullable=False),
     Column("created_us", BigInteger, nullable=False),
+)
+
+previews: Final = Table(
+    "previews",
+    metadata,
+    Column("sandbox_id", String(20), primary_key=True),
+    Column("port", Integer, primary_key=True, autoincrement=False),
+    Column("visibility", String(16), nullable=False),
+    Column("secret", String(64), nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("expires_us", BigInteger),
 )
