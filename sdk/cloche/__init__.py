@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cloche._contexts import AsyncContexts, Contexts
     from cloche._exec import ExecFailed, ExecResult
     from cloche._images import ImageOutput
+    from cloche._previews import AsyncPreview, Preview
     from cloche._process import AsyncProcess, Output, Process, output_bytes
     from cloche._processes import AsyncProcesses, AsyncServices, Processes, Services
     from cloche._result import RunFailed, RunResult
@@ -93,6 +94,7 @@ _HOME: Final = {
     **dict.fromkeys(("AsyncRunHandle", "RunHandle"), "cloche._run_handle"),
     **dict.fromkeys(("AsyncContexts", "Contexts"), "cloche._contexts"),
     **dict.fromkeys(("AsyncSandbox", "Sandbox"), "cloche._sandbox"),
+    **dict.fromkeys(("AsyncPreview", "Preview"), "cloche._previews"),
     **dict.fromkeys(("Event", "Resources", "RunStatus"), "cloche.models"),
 }
 """Public name -> module. Every other public name is an error."""
@@ -104,6 +106,7 @@ __all__ = [
     "AsyncContext",
     "AsyncContexts",
     "AsyncKeys",
+    "AsyncPreview",
     "AsyncProcess",
     "AsyncProcesses",
     "AsyncRunHandle",
@@ -152,6 +155,7 @@ __all__ = [
     "PermissionDenied",
     "PortClosed",
     "PreconditionFailed",
+    "Preview",
     "Process",
     "ProcessEnded",
     "ProcessStartFailed",

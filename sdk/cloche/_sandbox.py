@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeAlias, TypedDic
 
 from pydantic import JsonValue
 
-from cloche import _calls, models
+from cloche import _calls, _preview_calls, models
 from cloche._answers import built
 from cloche._client import AsyncClient, Client
 from cloche._context import ContextFlows
@@ -20,6 +20,7 @@ from cloche._contexts import DEFAULT_CONTEXT, AsyncContexts, Contexts
 from cloche._flow import Flow, awaiting, blocking, send, send_patiently
 from cloche._ids import new_idempotency_key
 from cloche._patience import Patience
+from cloche._previews import AsyncPreview, Preview, open_preview_flow
 from cloche._processes import AsyncProcesses, AsyncServices, ExecFlows, Processes, Services
 from cloche._tail import Tail
 from cloche._terminals import AsyncTerminals, Terminals
@@ -168,6 +169,14 @@ class SandboxFlows:
         path = f"{_calls.sandbox_path(self.id)}/events"
         return Tail(path, cursor=cursor, last_type=None, patience=self._patience)
 
+    def _ports(self) -> Flow[list[models.ListeningPort]]:
+        """The TCP ports that programs in the sandbox listen on, by number."""
+        return (yield from send_patiently(_preview_calls.ports(self.id), self._patience)).items
+
+    def _list_previews(self) -> Flow[list[models.Preview]]:
+        call = _preview_calls.previews(self.id)
+        return (yield from send_patiently(call, self._patience)).items
+
     def _delete_if_there(self) -> Flow[None]:
         try:
             yield from self._delete()
@@ -251,6 +260,22 @@ class Sandbox(SandboxFlows):
         """
         return self._link.follow(self._tail(cursor))
 
+    def preview(self, port: int, public: bool = False, *, ttl_s: int | None = None) -> Preview:
+        """A URL for a port of the sandbox, and a token that lets whoever has it in for a day.
+
+        The program may begin to listen later. Calling it again changes what is given.
+
+        :param public: everybody who can reach the server gets in, without a token.
+        :param ttl_s: seconds until the preview itself ends; None: with the sandbox.
+        """
+        flow = open_preview_flow(self.id, port, public, ttl_s, self._patience)
+        return Preview(self._link, *self._link.drive(flow))
+
+    def previews(self) -> list[Preview]:
+        """All previews of this sandbox, by port, without tokens."""
+        return [Preview(self._link, info) for info in self._link.drive(self._list_previews())]
+
+    ports = blocking(SandboxFlows._ports)
     run = blocking(SandboxFlows._run)
     exec = blocking(SandboxFlows._exec)
     refresh = blocking(SandboxFlows._refresh)
@@ -327,6 +352,16 @@ class AsyncSandbox(SandboxFlows):
         """What happens in the sandbox; see `Sandbox.events`."""
         return self._link.follow(self._tail(cursor))
 
+    async def preview(self, port: int, public: bool = False, *, ttl_s: int | None = None) -> AsyncPreview:
+        """A URL for a port of the sandbox; see `Sandbox.preview`."""
+        flow = open_preview_flow(self.id, port, public, ttl_s, self._patience)
+        return AsyncPreview(self._link, *(await self._link.drive(flow)))
+
+    async def previews(self) -> list[AsyncPreview]:
+        """All previews of this sandbox, by port, without tokens."""
+        return [AsyncPreview(self._link, info) for info in await self._link.drive(self._list_previews())]
+
+    ports = awaiting(SandboxFlows._ports)
     run = awaiting(SandboxFlows._run)
     exec = awaiting(SandboxFlows._exec)
     refresh = awaiting(SandboxFlows._refresh)

@@ -40,6 +40,7 @@ def test_every_command_is_documented(command: str) -> None:
         cloche.Processes,
         cloche.Services,
         cloche.ExecResult,
+        cloche.Preview,
     ],
 )
 def test_every_public_method_is_documented(cls: type) -> None:

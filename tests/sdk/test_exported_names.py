@@ -27,6 +27,7 @@ def test_the_public_names_are_these() -> None:
         "AsyncAttachment", "AsyncTerminal", "AsyncTerminals", "Attachment", "Terminal", "TerminalEnded", "TerminalGap",
         "Terminals",
         "AsyncProcess", "AsyncProcesses", "AsyncServices", "Process", "Processes", "Services",
+        "AsyncPreview", "Preview",
         "ExecFailed", "ExecResult", "Output", "output_bytes",
         "Event", "ImageOutput", "Resources", "RunFailed", "RunResult", "RunStatus",
     }  # fmt: skip
@@ -65,6 +66,7 @@ def test_sync_and_async_offer_the_same() -> None:
         (cloche.Process, cloche.AsyncProcess),
         (cloche.Processes, cloche.AsyncProcesses),
         (cloche.Services, cloche.AsyncServices),
+        (cloche.Preview, cloche.AsyncPreview),
     ]
     for blocking, awaiting in pairs:
         assert public(blocking) == public(awaiting)

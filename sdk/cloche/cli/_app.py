@@ -26,6 +26,8 @@ ENTRIES: Final = {
     "contexts": Entry("cloche.cli._contexts", "contexts", "Create, list and end the contexts of a sandbox."),
     "shell": Entry("cloche.cli._shell", "shell", "Open a shell in a sandbox, here or in a browser."),
     "terminals": Entry("cloche.cli._shell", "terminals", "List, share and end the terminals of a sandbox."),
+    "ports": Entry("cloche.cli._previews", "ports", "List the ports programs in a sandbox listen on."),
+    "preview": Entry("cloche.cli._previews", "preview", "Print a link to a port of a sandbox."),
     "completion": Entry("cloche.cli._completion", "completion", "Print the completion script of a shell."),
 }
 
