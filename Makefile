@@ -8,7 +8,7 @@ ROOT := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env)
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check setup system venv runsc image lint format types pytest lock clean
+.PHONY: help run test check setup system venv runsc image web webtest lint format types pytest lock clean
 
 help:  ## show these lines
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,11 +16,11 @@ help:  ## show these lines
 run: setup  ## set up, start the server on 127.0.0.1, run the first analysis against it, keep serving
 	@$(ROOT) scripts/run
 
-test: setup check pytest  ## set up, check, run all tests
+test: setup check webtest pytest  ## set up, check, run all tests
 
 check: lint format types  ## ruff, ruff format, mypy --strict
 
-setup: system venv runsc image  ## everything that run and test need
+setup: system venv runsc image web  ## everything that run and test need
 
 system:  ## system packages (apt), only those that are missing
 	@PYTHON=$(PYTHON) scripts/install-system
@@ -33,6 +33,13 @@ runsc: system  ## gVisor's runsc at /usr/local/lib/cloche/runsc
 
 image: venv  ## the default sandbox image; IMAGE=name for another one
 	@$(ROOT) $(BIN)/cloche image build $(IMAGE)
+
+web:  ## the pages, into the server's package (needs Node; without it they are left out)
+	@scripts/web
+
+webtest: web  ## the tests of the pages
+	@echo 'webtest: vitest, tsc'
+	@! [ -d web/node_modules ] || (cd web && npm run --silent check && npm run --silent test -- --reporter=dot)
 
 lint: venv  ## ruff's rules
 	@echo 'lint: ruff check'

@@ -1,0 +1,121 @@
+"""Full-screen programs after a reconnect: the same screen, cell by cell, in a headless xterm.js.
+
+Every scenario has a viewer that was there all along, one whose connection was cut again and again, and one that came only
+at the end. Tail logs, as others keep them, restored 0 to 10 % of such screens.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from viewer import Viewer
+
+from cloche._terminal_stream import Output, Preamble, Reset, Resized, StreamEvent
+
+WEB = Path(__file__).parents[3] / "web"
+
+Make = Callable[..., dict[str, Any]]
+Attach = Callable[..., Viewer]
+
+PROGRESS = (
+    "for i in $(seq 1 60); do printf '\\r\\033[K[%-60s] %d' \"$(printf '#%.0s' $(seq 1 $i))\" $i; sleep 0.005; done; "
+    "echo; echo done"
+)
+
+SCENARIOS: dict[str, list[str | bytes | tuple[int, int]]] = {
+    "shell": ["ls --color=always /\n", "seq 1 200\n", (100, 30), "echo grüße 日本語 😀\n", "seq 1 30\n"],
+    "vim open": ["vim -u NONE -c 'set mouse=a number' FILE\n", "5j", "itext\x1b", (100, 30), "/line 1\n", "3j"],
+    "vim left": ["seq 1 50\n", "vim -u NONE FILE\n", "5j", (90, 28), ":q!\n", "echo left\n"],
+    "less": ["less -R FILE\n", "   ", (90, 30), "/line 90\n", "n"],
+    "top": ["top -d 100\n", (100, 30)],
+    "htop": ["htop -d 100\n", (100, 30)],
+    "progress bar": [f"{PROGRESS}\n", (100, 30)],
+    "python": [
+        "python3 -q\n",
+        "import sys\n",
+        "for i in range(40): print('\\x1b[3%dm%d\\x1b[0m' % (i % 8, i))\n\n",
+        (60, 20),
+        "6*7\n",
+    ],
+}
+
+
+class Recorder:
+    """What a viewer would paint, as JSON for web/test/screens.mjs."""
+
+    def __init__(self, viewer: Viewer) -> None:
+        self.viewer = viewer
+        self.painted: list[dict[str, Any]] = []
+        take = viewer.take
+        for event in viewer.events:
+            self.record(event)
+
+        def also(event: StreamEvent) -> None:
+            self.record(event)
+            take(event)
+
+        viewer.take = also  # type: ignore[method-assign]
+
+    def record(self, event: StreamEvent) -> None:
+        match event:
+            case Output(_, data) | Preamble(data):
+                self.painted.append({"data": base64.b64encode(data).decode()})
+            case Reset(cols=cols, rows=rows):
+                self.painted.append({"reset": True, "cols": cols, "rows": rows})
+            case Resized(cols, rows):
+                self.painted.append({"cols": cols, "rows": rows})
+
+
+@pytest.mark.skipif(not (WEB / "node_modules").exists() or not shutil.which("node"), reason="make web: needs Node")
+def test_screens_are_the_same_after_a_reconnect(terminal: Make, attach: Attach, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("".join(f"line {n} \x1b[3{n % 8}mcolour\x1b[0m\n" for n in range(200)))
+    lines = [
+        json.dumps({"name": name, "viewers": play(terminal, attach, steps, str(file))})
+        for name, steps in SCENARIOS.items()
+    ]
+    done = subprocess.run(
+        ["node", str(WEB / "test" / "screens.mjs")], input="\n".join(lines), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("lines compared") == len(SCENARIOS)
+
+
+def play(
+    terminal: Make, attach: Attach, steps: list[str | bytes | tuple[int, int]], file: str
+) -> list[list[dict[str, Any]]]:
+    made = terminal("sh", env={"PS1": "$ ", "ENV": ""})
+    steady, shaky = Recorder(attach(made, "viewer-steady")), Recorder(attach(made, "viewer-shaky"))
+    writer = steady.viewer
+    for step in steps:
+        if isinstance(step, tuple):
+            assert writer.socket is not None
+            writer.socket.send(json.dumps({"type": "resize", "cols": step[0], "rows": step[1]}))
+        else:
+            writer.type(step.replace("FILE", file) if isinstance(step, str) else step)
+        shaky.viewer.pump(0.01)
+        shaky.viewer.cut()
+        settle(writer)
+        shaky.viewer.attach()
+        shaky.viewer.pump(0.01)
+    late = Recorder(attach(made, "viewer-late"))
+    for recorder in (shaky, late):
+        while recorder.viewer.position < writer.position:
+            recorder.viewer.pump(0.2)
+        settle(recorder.viewer)
+    assert steady.viewer.position == late.viewer.position, "the program did not become quiet"
+    return [recorder.painted for recorder in (steady, shaky, late)]
+
+
+def settle(viewer: Viewer) -> None:
+    """Until the program is quiet. Its start is its first output."""
+    viewer.pump(0.5)
+    while viewer.pump(0.1):
+        pass

@@ -1,0 +1,111 @@
+/**
+ * Drives Debian's Chromium: node browser.mjs LOGIN_URL SHOTS_DIR WATCH_URL. Prints "ok" lines; throws where something is off.
+ * `tests/e2e/test_browser.py` starts it with a real server and a real sandbox.
+ */
+
+import { chromium } from "playwright-core";
+import assert from "node:assert/strict";
+
+const [login, shots, watch] = process.argv.slice(2);
+const browser = await chromium.launch({
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  args: [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+  ],
+});
+const problems = [];
+
+async function open(context, url) {
+  const page = await context.newPage();
+  page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
+  page.on("pageerror", (error) => problems.push(String(error)));
+  await page.goto(url);
+  return page;
+}
+
+const rows = (page) => page.locator(".xterm-rows").innerText();
+
+async function until(page, pattern, what) {
+  const end = Date.now() + 15_000;
+  for (;;) {
+    const text = (await rows(page)).replaceAll("\u00a0", " ");
+    if (pattern.test(text)) return;
+    if (Date.now() > end) throw new Error(`no ${what}: ${text}\n${problems.join("\n")}`);
+    await page.waitForTimeout(50);
+  }
+}
+
+try {
+  const context = await browser.newContext({ viewport: { width: 1000, height: 600 } });
+  const page = await open(context, login);
+  await page.locator(".status.connected").waitFor();
+  assert.match(page.url(), /\/ui\/terminal\?sandbox=/);
+  assert.doesNotMatch(page.url(), /token/);
+  await until(page, /\$ /, "prompt");
+  await page.keyboard.type("echo $((6*7)); stty size\n");
+  await until(page, /^42\n\d+ \d+$/m, "output");
+  console.log("ok types and shows");
+
+  // xterm.js#5800: built bundles crashed at the first mode query.
+  await page.keyboard.type("printf '\\033[?2026$p'; read -rsd y answer; echo mode answered: ${#answer}\n");
+  await until(page, /^mode answered: 1\d$/m, "answer to a mode query");
+  await page.keyboard.type("printf '\\033[?1049h\\033[Hfull screen\\n'; read -rsn 1; printf '\\033[?1049l'\n");
+  await until(page, /^full screen$/m, "alternate screen");
+  await page.keyboard.type("q");
+  await until(page, /mode answered/, "normal screen again");
+  console.log("ok answers mode queries");
+
+  await page.keyboard.type("seq 1 300; echo needle-$((1+1)); seq 1 60; echo all $((1+2)) done\n");
+  await until(page, /^all 3 done$/m, "numbers");
+  await page.keyboard.press("Control+Shift+F");
+  await page.locator(".search input:focus").waitFor();
+  await page.keyboard.type("needle-2");
+  await page.keyboard.press("Enter");
+  await until(page, /needle-2/, "found text");
+  await page.keyboard.press("Escape");
+  assert.doesNotMatch(await rows(page), /command not found/);
+  console.log("ok searches");
+
+  await page.reload();
+  await page.locator(".status.connected").waitFor();
+  await until(page, /^all 3 done$/m, "output after a reload");
+  assert.doesNotMatch(await rows(page), /2026;\d/, "a replayed query was answered into the shell");
+  console.log("ok survives a reload");
+
+  const stranger = await browser.newContext({ viewport: { width: 700, height: 400 } });
+  const watcher = await open(stranger, watch);
+  await watcher.locator(".status.connected").waitFor();
+  await until(watcher, /^all 3 done$/m, "output for a watcher");
+  await watcher.locator(".xterm").click();
+  await watcher.keyboard.type("echo intruder\n");
+  await page.keyboard.type("echo from the $((1))st\n");
+  await until(watcher, /from the 1st/, "live output for a watcher");
+  assert.doesNotMatch(await rows(watcher), /intruder/);
+  assert.match(await watcher.locator(".role").innerText(), /watching only/);
+  console.log("ok read-only link");
+
+  const second = await open(context, page.url());
+  await second.locator(".status.connected").waitFor();
+  await second.locator("button.take").click();
+  await page.locator("button.take").waitFor();
+  console.log("ok control passes on");
+
+  await context.setOffline(true);
+  await page.screenshot({ path: `${shots}/terminal.png` });
+  await watcher.screenshot({ path: `${shots}/watcher.png` });
+  await context.setOffline(false);
+
+  await second.keyboard.type("exit 3\n");
+  await second.locator(".status", { hasText: "exited (3)" }).waitFor();
+  await page.locator(".status", { hasText: "exited (3)" }).waitFor();
+  console.log("ok shows the exit");
+  assert.deepEqual(problems, []);
+} finally {
+  await browser.close();
+}
