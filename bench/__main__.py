@@ -12,6 +12,7 @@ from bench import cells as cells_bench
 from bench import contexts as contexts_bench
 from bench import create as create_bench
 from bench import soak as soak_bench
+from bench import terminals as terminals_bench
 from bench._gateway import Gateway
 from bench._report import report
 from cloche import Client, ClocheError
@@ -86,6 +87,18 @@ def soak(
     for text, _ in outcomes:
         click.echo(text)
     sys.exit(0 if all(good for _, good in outcomes) else 1)
+
+
+@bench.command()
+@image_option
+@drivers_option
+@click.option("-n", default=200, show_default=True, help="Keystrokes each.")
+@json_option
+def terminal(image: str | None, drivers: Sequence[str], n: int, as_json: bool) -> None:
+    """Echo of a keystroke and throughput of a terminal, against terminado."""
+    with Client() as client:
+        tables = terminals_bench.measure(client, image, drivers or working(client), n)
+    report(tables, as_json=as_json)
 
 
 def working(client: Client) -> list[str]:

@@ -16,6 +16,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -25,14 +26,14 @@ from websockets.sync.client import ClientConnection, connect
 REQUIREMENTS: Final = ("jupyter_kernel_gateway==3.0.1", "ipykernel==7.4.0", "jupyter_client==8.10.0")
 
 
-def environment() -> Path:
-    """Its Python environment; made the first time, which takes about half a minute."""
+def environment(requirements: Sequence[str] = REQUIREMENTS) -> Path:
+    """A Python environment with these packages; made the first time, which takes about half a minute."""
     cache = Path(os.environ.get("CLOCHE_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = cache / "cloche-bench" / "-".join(REQUIREMENTS).replace("=", "")
+    place = cache / "cloche-bench" / "-".join(requirements).replace("=", "")
     if not (place / "complete").exists():
-        print(f"installing Jupyter Kernel Gateway into {place}", file=sys.stderr)
+        print(f"installing {requirements[0]} into {place}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
-        pip = [str(place / "bin/pip"), "--disable-pip-version-check", "install", "--quiet", *REQUIREMENTS]
+        pip = [str(place / "bin/pip"), "--disable-pip-version-check", "install", "--quiet", *requirements]
         if (done := subprocess.run(pip, capture_output=True, text=True, check=False)).returncode:
             raise RuntimeError(f"{' '.join(pip)} failed:\n{done.stderr}")
         (place / "complete").touch()

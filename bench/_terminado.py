@@ -1,0 +1,97 @@
+"""terminado, the terminal server of Jupyter, on this machine: in an environment of its own, without a sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from websockets.sync.client import ClientConnection, connect
+
+from bench._gateway import environment
+
+REQUIREMENTS: Final = ("terminado==0.18.1", "tornado==6.5.2")
+
+_SERVER: Final = """
+import asyncio, json, os, sys, tornado.web, terminado
+async def main():
+    commands = json.loads(sys.argv[2])
+    routes = []
+    for name, command in commands.items():
+        manager = terminado.UniqueTermManager(shell_command=command)
+        routes.append((f"/{name}", terminado.TermSocket, {"term_manager": manager}))
+    tornado.web.Application(routes).listen(int(sys.argv[1]), "127.0.0.1")
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+class Terminado:
+    """Serves one command for each name, a new terminal for each connection."""
+
+    def __init__(self, commands: dict[str, list[str]]) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = int(probe.getsockname()[1])
+        python = environment(REQUIREMENTS) / "bin/python"
+        self._process = subprocess.Popen(
+            [str(python), "-c", _SERVER, str(self._port), json.dumps(commands)],
+            env={**os.environ, "PS1": "$ "},
+            stderr=subprocess.DEVNULL,
+        )
+
+    def __enter__(self) -> Self:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self._port)).close()
+            except OSError:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise
+                time.sleep(0.05)
+            else:
+                return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(20)
+
+    def attach(self, name: str) -> TerminadoSocket:
+        """A terminal with the program of that name."""
+        return TerminadoSocket(f"ws://127.0.0.1:{self._port}/{name}")
+
+
+class TerminadoSocket:
+    """One terminal. Use it in a ``with`` block."""
+
+    def __init__(self, url: str) -> None:
+        self._connecting = connect(url, proxy=None, max_size=None, compression=None)
+        self._socket: ClientConnection | None = None
+
+    def __enter__(self) -> Self:
+        self._socket = self._connecting.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connecting.__exit__(kind, error, trace)
+
+    def send(self, text: str) -> None:
+        assert self._socket is not None
+        self._socket.send(json.dumps(["stdin", text]))
+
+    def read(self) -> bytes:
+        """The next output."""
+        assert self._socket is not None
+        while True:
+            kind, *rest = json.loads(self._socket.recv(timeout=60))
+            if kind == "stdout":
+                return str(rest[0]).encode()
