@@ -11,6 +11,8 @@ import click
 from bench import cells as cells_bench
 from bench import contexts as contexts_bench
 from bench import create as create_bench
+from bench import preview as preview_bench
+from bench import processes as process_bench
 from bench import soak as soak_bench
 from bench import terminals as terminals_bench
 from bench._gateway import Gateway
@@ -87,6 +89,37 @@ def soak(
     for text, _ in outcomes:
         click.echo(text)
     sys.exit(0 if all(good for _, good in outcomes) else 1)
+
+
+@bench.command()
+@image_option
+@drivers_option
+@click.option("-n", default=100, show_default=True, help="Starts on each driver; a tenth as many logs.")
+@json_option
+def process(image: str | None, drivers: Sequence[str], n: int, as_json: bool) -> None:
+    """Start to exit of `true`, and log throughput."""
+    with Client() as client:
+        tables = [
+            table for driver in drivers or working(client) for table in process_bench.measure(client, image, driver, n)
+        ]
+    report(tables, as_json=as_json)
+
+
+@bench.command()
+@image_option
+@drivers_option
+@click.option("-n", default=400, show_default=True, help="Small requests of each kind.")
+@click.option("--large", default=12, show_default=True, help="Downloads and uploads of 64 MiB.")
+@json_option
+def preview(image: str | None, drivers: Sequence[str], n: int, large: int, as_json: bool) -> None:
+    """An app through its preview, against a client beside it in the sandbox."""
+    with Client() as client:
+        tables = [
+            table
+            for driver in drivers or working(client)
+            for table in preview_bench.measure(client, image, driver, n, large)
+        ]
+    report(tables, as_json=as_json)
 
 
 @bench.command()

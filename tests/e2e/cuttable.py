@@ -48,7 +48,11 @@ class Cuttable:
             if self.away:
                 client.close()
                 continue
-            server = socket.create_connection(("127.0.0.1", self._target))
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:  # the target is away
+                client.close()
+                continue
             self._open |= {client, server}
             for source, sink in ((client, server), (server, client)):
                 thread = threading.Thread(target=self._pump, args=(source, sink))

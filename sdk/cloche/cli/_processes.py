@@ -57,6 +57,10 @@ def exec_command(
     What is piped in here is its stdin. Ctrl-C goes to it; a second one leaves it running. Exit codes: its own, 128 + n when
     signal n ended it, 124 when its time was over, 3 when the service failed.
     """
+    if command[0] == "--":
+        command = command[1:]
+    if not command:
+        raise click.UsageError("no COMMAND is given")
     if as_shell and len(command) != 1:
         raise click.UsageError("--shell takes the whole line as one argument; quote it")
     place = Sandbox.connect(sandbox, client=_options.client_of(ctx))

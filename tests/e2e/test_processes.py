@@ -1,0 +1,268 @@
+"""Processes in real sandboxes, through the SDK and the command line. One sandbox a driver, but for what ends the server."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cloche import (
+    Client,
+    ClocheError,
+    InvalidRequest,
+    Process,
+    ProcessEnded,
+    ProcessStartFailed,
+    Sandbox,
+    output_bytes,
+)
+from cloche.models import Tty
+
+from .cuttable import Cuttable
+from .server_process import ServerProcess
+
+COUNT_SLEEPERS = "ps -eo args | grep -c '^sleep 200[0-9]' || true"
+
+
+@pytest.fixture(scope="module")
+def connected(server: ServerProcess) -> Iterator[Client]:
+    with Client(server.url, server.key) as client:
+        yield client
+
+
+@pytest.fixture(scope="module", params=["gvisor", "runc"])
+def sandbox(request: pytest.FixtureRequest, connected: Client) -> Iterator[Sandbox]:
+    with Sandbox.create(client=connected, driver=request.param, env={"GREETING": "hello"}) as made:
+        yield made
+
+
+def test_exec(sandbox: Sandbox) -> None:
+    """cloudflare/sandbox-sdk#320: exec never returned, even for echo."""
+    result = sandbox.exec("id -un; pwd; echo $GREETING; echo err >&2; exit 5")
+    assert (result.exit_code, result.stdout, result.stderr) == (5, "user\n/workspace\nhello\n", "err\n")
+    assert sandbox.exec(["cat"], input=b"\0\xff").stdout_bytes == b"\0\xff"
+    assert sandbox.exec(["cat"]).stdout == ""
+    background = sandbox.exec("sleep 1000 & echo up")
+    assert (background.stdout, background.exit_code) == ("up\n", 0)
+    sandbox.processes.get(background.process_id).delete()
+
+
+def test_root_and_failed_starts(sandbox: Sandbox) -> None:
+    assert sandbox.exec("id -un; echo $HOME; touch /etc/mine && rm /etc/mine", user="root").stdout == "root\n/root\n"
+    for command, cwd, reason in (
+        (["nope"], None, "not_found"),
+        (["/etc"], None, "not_executable"),
+        ("x", "/n", "bad_cwd"),
+    ):
+        with pytest.raises(ProcessStartFailed) as error:
+            sandbox.exec(command, cwd=cwd)  # type: ignore[arg-type]
+        assert error.value.details["reason"] == reason
+
+
+def test_a_kill_ends_everything(sandbox: Sandbox) -> None:
+    """#338, opensandbox#922: only the shell died."""
+    line = (
+        "sleep 2001 | sleep 2002 & setsid sleep 2003 & (setsid sh -c 'sleep 2004 & sleep 2005' &) ; echo up; sleep 2006"
+    )
+    process = sandbox.processes.start(line)
+    process.wait_for_log("up")
+    deadline = time.monotonic() + 20
+    while sandbox.exec(COUNT_SLEEPERS).stdout.strip() != "6":
+        assert time.monotonic() < deadline
+    process.kill()
+    assert process.wait_for_exit(timeout_s=20).signal == "SIGKILL"
+    assert sandbox.exec(COUNT_SLEEPERS).stdout.strip() == "0"
+
+
+def test_time_is_up(sandbox: Sandbox) -> None:
+    """#438: a stuck command ignored its timeout and blocked all later ones."""
+    began = time.monotonic()
+    result = sandbox.exec("echo before; trap '' TERM; while :; do sleep 0.05; done", timeout_s=0.5, grace_s=0.5)
+    assert time.monotonic() - began < 15
+    assert (result.timed_out, result.signal, result.stdout) == (True, "SIGKILL", "before\n")
+    assert sandbox.exec("echo next").stdout == "next\n"
+
+
+def test_a_daemon_holds_the_output_only_so_long(sandbox: Sandbox) -> None:
+    result = sandbox.exec("setsid sleep 1007 & echo up")
+    process = sandbox.processes.get(result.process_id)
+    assert process.wait_for_exit(timeout_s=20).code == 0
+    assert process.info.output_held
+    assert sandbox.exec("pkill -f '^sleep 1007' && echo still there").stdout == "still there\n"
+
+
+def test_a_server_is_waited_for(sandbox: Sandbox) -> None:
+    """#419, #250: "ready" too early, or never told that it had failed."""
+    server = sandbox.processes.start(
+        ["python3", "-m", "http.server", "8123", "--bind", "127.0.0.1"], env={"PYTHONUNBUFFERED": "1"}
+    )
+    server.wait_for_port(8123, protocol="http", timeout_s=30)
+    assert server.wait_for_log("Serving HTTP").stream == "stdout"
+    broken = sandbox.processes.start(["python3", "-m", "http.server", "8123", "--bind", "127.0.0.1"])
+    with pytest.raises(ProcessEnded) as error:
+        broken.wait_for_log("Serving HTTP", timeout_s=30)
+    assert "Address already in use" in str(error.value.details["stderr"])
+    server.kill(grace_s=5)
+    assert server.wait_for_exit(timeout_s=20).signal in ("SIGTERM", None)
+
+
+def test_terminals_and_input(sandbox: Sandbox) -> None:
+    out = sandbox.exec("tty <&1 >/dev/null && stty size <&1", tty=Tty(cols=91, rows=30))
+    assert out.stdout == "30 91\r\n"
+    process = sandbox.processes.start("cat", tty=Tty(), stdin="open")
+    process.write("typed\n")
+    process.wait_for_log("typed\r\ntyped\r\n")
+    process.write(b"\x03")
+    assert process.wait_for_exit(timeout_s=20).signal == "SIGINT"
+    plain = sandbox.processes.start("sha256sum", stdin="open")
+    data = random.Random(1).randbytes(3_000_000)
+    plain.write(data, close=True)
+    plain.wait_for_exit(timeout_s=30)
+    assert plain.output().stdout.split()[0] == hashlib.sha256(data).hexdigest()
+
+
+def test_a_bad_expression_does_not_stop_the_sandbox(sandbox: Sandbox) -> None:
+    import re
+
+    process = sandbox.processes.start("python3 -c \"print('a' * 60 + '!')\"; sleep 1000")
+    process.wait_for_log("!")
+    began = time.monotonic()
+    with pytest.raises(InvalidRequest, match="too long"):
+        process.wait_for_log(re.compile("(a+)+$"))
+    assert time.monotonic() - began < 10
+    process.kill()
+
+
+def test_without_tmp_the_next_command_still_runs(sandbox: Sandbox) -> None:
+    """opensandbox#400: after `rm -rf /tmp` every later command failed."""
+    sandbox.exec("rm -rf /tmp", user="root")
+    assert sandbox.exec("echo fine").stdout == "fine\n"
+    assert sandbox.exec("mkdir -p /tmp && chmod 1777 /tmp", user="root").ok
+
+
+def test_out_of_memory_is_said(connected: Client, sandbox: Sandbox) -> None:
+    with Sandbox.create(client=connected, driver=sandbox.info.driver, resources={"memory_mb": 512}) as small:
+        result = small.exec(["python3", "-c", "x = [bytearray(b'x' * (50 << 20)) for _ in range(200)]"])
+        assert (result.signal, result.ok) == ("SIGKILL", False), result.stderr
+        assert result.model.process.exit is not None
+        assert result.model.process.exit.out_of_memory
+        for event in small.events():
+            if event.type == "out_of_memory":
+                break
+        assert small.exec("echo fine").stdout == "fine\n"
+
+
+def test_the_end_of_the_sandbox_ends_a_stream_with_an_error(connected: Client, sandbox: Sandbox) -> None:
+    """#101: the container died and the stream hung with no error; #873: it ended with an invented exit code 0."""
+    with Sandbox.create(client=connected, driver=sandbox.info.driver) as own:
+        process = own.processes.start("echo up; sleep 1000")
+        process.wait_for_log("up")
+        threading.Timer(0.5, own.delete).start()
+        with pytest.raises(ClocheError):
+            check_that_it_runs(process)
+
+
+def check_that_it_runs(process: Process) -> None:
+    for event in process.events():
+        assert event.type in ("started", "stdout")
+
+
+# The command line
+
+
+def cloche(
+    server: ServerProcess, *arguments: str, input: bytes = b"", bound_s: float = 60
+) -> subprocess.CompletedProcess[bytes]:
+    command = [str(Path(sys.executable).with_name("cloche")), "--url", server.url, *arguments]
+    environ = {"CLOCHE_API_KEY": server.key, "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+    return subprocess.run(command, env=environ, input=input, capture_output=True, timeout=bound_s, check=False)
+
+
+def test_the_command_line(server: ServerProcess, sandbox: Sandbox) -> None:
+    box = sandbox.id
+    done = cloche(server, "exec", box, "--", "sh", "-c", "printf 'a\\0b'; echo e >&2; exit 7")
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"a\0b", b"e\n"), done.stderr
+    data = random.Random(2).randbytes(700_000)
+    piped = cloche(server, "exec", box, "sha256sum", input=data)
+    assert piped.stdout.split()[0] == hashlib.sha256(data).hexdigest().encode()
+    assert cloche(server, "exec", box, "-c", "exit 1").returncode == 3  # what is behind SANDBOX is the command
+    assert cloche(server, "exec", "-c", box, "kill -TERM $$").returncode == 143
+    assert cloche(server, "exec", "--timeout", "0.3", box, "sleep", "100").returncode == 124
+    assert cloche(server, "exec", box, "no-such-program").returncode == 3
+    assert cloche(server, "exec", "-c", box, "sleep 1000 & echo up").stdout == b"up\n"
+    started = cloche(server, "exec", "-d", "-c", box, "for i in 1 2 3; do echo $i; done; exec sleep 1000")
+    process_id = started.stdout.decode().strip()
+    assert process_id in cloche(server, "ps", box).stdout.decode()
+    sandbox.processes.get(process_id).wait_for_log("3\n")
+    assert cloche(server, "logs", box, process_id).stdout == b"1\n2\n3\n"
+    assert cloche(server, "kill", box, process_id).returncode == 0
+    assert cloche(server, "logs", "-f", box, process_id).stdout == b"1\n2\n3\n"
+    assert process_id not in cloche(server, "ps", box).stdout.decode()
+    assert process_id in cloche(server, "ps", "--all", box).stdout.decode()
+
+
+# A bad network, and a server that is killed
+
+MIXED = """
+import os, random, time
+r = random.Random(7)
+for n in range({count}):
+    data = r.randbytes(r.randint(1, 9000)) if n % 3 else ("zeile é漢🙂 %d\\n" % n).encode() * 40
+    os.write(1 if n % 5 else 2, data)
+    time.sleep(0.002)
+"""
+COUNT = 1900
+
+
+def wanted() -> dict[str, str]:
+    source = random.Random(7)
+    sums = {"stdout": hashlib.sha256(), "stderr": hashlib.sha256()}
+    for n in range(COUNT):
+        data = source.randbytes(source.randint(1, 9000)) if n % 3 else f"zeile é漢🙂 {n}\n".encode() * 40
+        sums["stdout" if n % 5 else "stderr"].update(data)
+    return {name: found.hexdigest() for name, found in sums.items()}
+
+
+def collect(process: Process, disturb: Callable[[], None]) -> dict[str, str]:
+    """Sums of what the events have; `disturb` is called for each."""
+    sums = {"stdout": hashlib.sha256(), "stderr": hashlib.sha256()}
+    cursors = set()
+    for event in process.events():
+        assert event.type != "gap"
+        assert event.cursor not in cursors
+        cursors.add(event.cursor)
+        if event.type in sums:
+            sums[event.type].update(output_bytes(event))
+        disturb()
+    return {name: found.hexdigest() for name, found in sums.items()}
+
+
+def test_no_byte_is_lost_or_repeated_over_cuts_and_a_killed_server(own_server: ServerProcess, driver: str) -> None:
+    """Issue 3, "random cut": the connection is cut hundreds of times, and the server is killed once, under way."""
+    source = random.Random(5)
+    events = cuts = 0
+
+    def disturb() -> None:
+        nonlocal events, cuts
+        events += 1
+        if events == 150:
+            own_server.kill()
+            own_server.start()
+        elif source.random() < 0.15:
+            network.cut()
+            cuts += 1
+
+    with Cuttable(own_server.port) as network, Client(f"http://127.0.0.1:{network.port}", own_server.key) as client:
+        place = Sandbox.create(client=client, driver=driver)
+        process = place.processes.start(["python3", "-c", MIXED.format(count=COUNT)])
+        while cuts < 200:  # live, then from the journal
+            assert collect(process, disturb) == wanted()
+        assert process.wait_for_exit(timeout_s=30).code == 0
+        place.delete()
