@@ -26,6 +26,18 @@ _HEADER_PARAMETERS: Final[Mapping[str, dict[str, Any]]] = {
         "schema": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[ -~]*$"},
         "description": "the same key and body give the same sandbox; kept for a day",
     },
+    "If-Match": {
+        "schema": {"type": "string", "maxLength": 4096},
+        "description": "write only if the file has one of these entity tags; `*`: if it is there",
+    },
+    "If-None-Match": {
+        "schema": {"type": "string", "maxLength": 4096},
+        "description": "read only what has another entity tag (304); write only what is not there (`*`)",
+    },
+    "Range": {
+        "schema": {"type": "string", "maxLength": 4096},
+        "description": "one range, as in `bytes=0-99`; anything else is ignored",
+    },
     "Last-Event-ID": {
         "schema": {"type": "string", "maxLength": 256},
         "description": "cursor to go on behind; wins over `cursor`",
@@ -171,7 +183,7 @@ def _responses(route: Route, refs: Refs) -> dict[str, Any]:
 
 
 def _phrase(status: int) -> str:
-    phrases = {101: "the protocol of docs/terminals.md", 303: "go on there"}
+    phrases = {101: "the protocol of docs/terminals.md", 206: "a range", 303: "go on there", 304: "unchanged"}
     return {200: "done", 201: "made", 202: "not finished yet", **phrases}[status]
 
 

@@ -47,6 +47,7 @@ from cloche.models import (
     Variables,
 )
 from cloche_server.api import about, keys, sandboxes
+from cloche_server.file_routes import FILE_ROUTES
 from cloche_server.preview_routes import PREVIEW_ROUTES
 from cloche_server.process_routes import PROCESS_ROUTES
 from cloche_server.routing import FromCursor, HistoryLimit, ListKeys, ListSandboxes, Route, Streams, Wait, WaitByDefault
@@ -347,4 +348,5 @@ ROUTES: Final[tuple[Route, ...]] = (
     *PROCESS_ROUTES,
     *TERMINAL_ROUTES,
     *PREVIEW_ROUTES,
+    *FILE_ROUTES,
 )

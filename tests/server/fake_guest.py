@@ -49,6 +49,9 @@ class FakeGuest:
         self.replies: list[HelloReply] = []
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.disconnects = 0
+        self.early: bytes | None = None
+        """Sent as soon as the head of a request is there; the body is read and thrown away."""
+        self.answered_early = asyncio.Event()
         self.app: App | None = None
         self._closed = False
 
@@ -96,6 +99,9 @@ class FakeGuest:
                 self._dial()
             lines = head.decode("latin-1").split("\r\n")
             method, target, _ = lines[0].split(" ")
+            if self.early is not None:
+                await self._answer_early(self.early, reader, writer)
+                return True
             headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             if headers.get("upgrade") == "cloche-tcp" and self.app is not None:
@@ -112,6 +118,13 @@ class FakeGuest:
                 answering.cancel()
                 await asyncio.gather(answering, return_exceptions=True)
             await writer.drain()
+
+    async def _answer_early(self, answer: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        await writer.drain()
+        self.answered_early.set()
+        while await reader.read(65536):
+            pass
 
     async def _hung_up(self, answering: asyncio.Future[None], reader: asyncio.StreamReader) -> bool:
         """Waits for the answer to be written; True when the server goes away first."""

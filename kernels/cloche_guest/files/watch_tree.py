@@ -11,8 +11,13 @@ come in order, so the tree is as it was for each of them.
   by then and passed over. Nothing is lost and nothing is told twice, whatever the timing.
 * **Moves.** The kernel gives both halves one cookie, mostly one behind the other. They are paired when nothing in between
   touches either name; else the move is told as delete and create, which leads to the same state.
+* **Late looks.** By the time we watch or scan a path, it may have moved on or be another directory. What was not there is
+  *doubtful*: it is looked for again when the event that explains it was handled.
+* **Fresh watches.** A path may also lead to *another* directory by then. The event of the move that made it so is still to
+  come: when a directory moves, what was watched in it since the queue was last empty is compared again.
 * **One inode, one wd.** Adding a watch to an inode that has one gives the same wd. When that happens for another directory
-  of ours, paths were swapped faster than we looked: that other one is watched again and compared with the disk.
+  of ours, names were swapped faster than we looked, and events still to come speak of a tree we do not have any more. Then,
+  and whenever an event makes no sense, we go on as well as we can and compare everything with the disk as soon as it is quiet.
 * **Overflow.** When the kernel drops events, everything is compared with the disk (`rescan`): new names, vanished names, and
   by the change time, which programs cannot set, new content.
 
@@ -24,7 +29,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -36,6 +41,8 @@ MASK: Final = int(
     flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO | flags.MODIFY | flags.ATTRIB
     | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONLYDIR | flags.DONT_FOLLOW | flags.EXCL_UNLINK
 )  # fmt: skip
+
+NOTHING_SINCE: Final = 2**63
 
 PAIR_DISTANCE: Final = 64
 """Events between the two halves of a move. Other processors may slip some in; more was never seen."""
@@ -139,6 +146,8 @@ class WatchTree:
         self._root = Directory("", None)
         self._by_wd: dict[int, Directory] = {}
         self._doubtful: deque[Directory] = deque()
+        self._confused = False
+        self._fresh: set[Directory] = set()
         self.stopped: str | None = None
         self.overflowed = False
 
@@ -146,6 +155,11 @@ class WatchTree:
     def directories(self) -> int:
         """Watched now."""
         return len(self._by_wd)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Something could not be found where it should be: call `handle` again soon, even without events."""
+        return self._confused or bool(self._doubtful or self._fresh)
 
     def start(self) -> None:
         """Watch what is there, without telling it.
@@ -169,6 +183,8 @@ class WatchTree:
                     pairs[event.cookie] = _Pair(directory, event.name)
                     continue
             self._handle_one(event, pairs)
+        if not events:
+            self._settle_confusion()
         self._settle_doubts()
 
     def rescan(self, since_ns: int) -> None:
@@ -187,6 +203,7 @@ class WatchTree:
             return
         directory = self._by_wd.get(event.wd)
         if directory is None:
+            self._close_pair(pairs.pop(event.cookie, None))
             return
         if event.mask & (flags.IGNORED | flags.UNMOUNT | flags.DELETE_SELF | flags.MOVE_SELF):
             self._handle_self(directory, event)
@@ -237,6 +254,9 @@ class WatchTree:
 
     def _appeared(self, directory: Directory, name: str, is_directory: bool, *, made: bool) -> None:
         """`made`: by CREATE, which for a known name of the same kind says what a scan has said before."""
+        if not self._is_ours(directory):
+            self._confused = True  # forgotten with what it was in, a moment ago
+            return
         if name in directory.entries:
             known = directory.entries[name]
             if not is_directory and known is None:
@@ -267,6 +287,10 @@ class WatchTree:
         self._tell(Change("delete", directory.path(name), node is not None))
 
     def _moved(self, pair: _Pair, directory: Directory, name: str, is_directory: bool) -> None:
+        if not (self._is_ours(pair.directory) and self._is_ours(directory)):
+            self._confused = True
+            self._appeared(directory, name, is_directory, made=False)
+            return
         source = pair.directory.path(pair.name)
         known = pair.name in pair.directory.entries
         node = pair.directory.entries.get(pair.name)
@@ -274,8 +298,18 @@ class WatchTree:
             self._vanished(pair.directory, pair.name)
             self._appeared(directory, name, is_directory, made=False)
             return
+        if node is not None and self._is_below(directory, node):
+            self._confused = True  # nothing moves into itself
+            self._vanished(pair.directory, pair.name)
+            return
         replaced = name in directory.entries
-        old = directory.entries.pop(name, None)
+        old = directory.entries.get(name)
+        if old is not None and self._is_below(pair.directory, old):
+            self._confused = True  # nor over what it is in
+            self._vanished(directory, name)
+            self._appeared(directory, name, is_directory, made=False)
+            return
+        directory.entries.pop(name, None)
         if old is not None:
             self._forget(old)
         del pair.directory.entries[pair.name]
@@ -283,8 +317,10 @@ class WatchTree:
         if node is not None:
             node.name, node.parent = name, directory
         self._tell_move(source, directory.path(name), is_directory, replaced)
-        if node is not None and node.wd is None and self._recursive:
-            self._watch(node, tell=True)
+        if node is not None:
+            self._doubtful.extend(fresh for fresh in self._fresh if self._is_below(fresh, node))
+            if node.wd is None and self._recursive:
+                self._watch(node, tell=True)
 
     def _touched(self, directory: Directory, event: RawEvent, is_directory: bool) -> None:
         if event.name not in directory.entries:
@@ -307,7 +343,8 @@ class WatchTree:
         try:
             wd = self._system.add(node.path())
         except (FileNotFoundError, NotADirectoryError):
-            return False  # gone again; an event that is on its way says so
+            self._doubtful.append(node)  # gone, or moved on; an event that is on its way says which
+            return False
         except PermissionError:
             self._emit_now(Change("unwatched", node.path(), True, reason="permission_denied"))
             return False
@@ -320,16 +357,26 @@ class WatchTree:
         if other is not None and other is not node:
             other.wd = None
             self._doubtful.append(other)
+            self._confused = True
+        if node.wd != wd:
+            self._detach(node)  # another directory has its name now
         self._by_wd[wd] = node
         node.wd = wd
+        self._fresh.add(node)
         return True
+
+    def _detach(self, node: Directory) -> None:
+        if node.wd is not None and self._by_wd.get(node.wd) is node:
+            del self._by_wd[node.wd]
+            self._system.drop(node.wd)
+        node.wd = None
 
     def _scan(self, top: Directory, *, tell: bool) -> None:
         """With a stack: trees may be deeper than Python recurses."""
         stack = [top]
         while stack:
             node = stack.pop()
-            for entry in self._read(node):
+            for entry in self._read(node) or ():
                 if entry.name in node.entries:
                     continue
                 below = Directory(entry.name, node) if entry.is_directory else None
@@ -343,10 +390,15 @@ class WatchTree:
         stack = [top]
         while stack:
             node = stack.pop()
-            if (node is self._root or self._recursive) and not self._attach(node, tell=True) and node is self._root:
-                self.stopped = "deleted"
-                return
-            found = {entry.name: entry for entry in self._read(node)}
+            if (node is self._root or self._recursive) and not self._attach(node, tell=True):
+                if node is self._root:
+                    self.stopped = "deleted"
+                    return
+                continue
+            entries = self._read(node)
+            if entries is None:
+                continue
+            found = {entry.name: entry for entry in entries}
             for name in [name for name in node.entries if name not in found]:
                 self._vanished(node, name)
             for name, entry in found.items():
@@ -360,19 +412,37 @@ class WatchTree:
                 self._vanished(node, name)
                 self._add(node, name, entry.is_directory, tell=True)
 
-    def _read(self, node: Directory) -> Iterator[Entry]:
+    def _read(self, node: Directory) -> list[Entry] | None:
+        """None: it could not be read."""
         try:
-            for entry in self._system.entries(node.path()):
-                if not self._is_hidden(node, entry.name):
-                    yield entry
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            return
+            entries = list(self._system.entries(node.path()))
+        except (FileNotFoundError, NotADirectoryError):
+            self._doubtful.append(node)
+            return None
+        except PermissionError:
+            return None
+        return [entry for entry in entries if not self._is_hidden(node, entry.name)]
+
+    def _settle_confusion(self) -> None:
+        """No events are left: what was watched before that is what it seems, and the disk can be compared with."""
+        self._fresh.clear()
+        if self._confused or self._doubtful:
+            self._confused = False
+            self._doubtful.clear()
+            self._compare(self._root, since_ns=NOTHING_SINCE)
 
     def _settle_doubts(self) -> None:
-        while self._doubtful:
+        """Once for each; one that still cannot be found waits for the events to come."""
+        for _ in range(len(self._doubtful)):
             node = self._doubtful.popleft()
-            if node.wd is None and self._is_ours(node):
-                self._compare(node, since_ns=2**63)
+            if self._is_ours(node):
+                self._compare(node, since_ns=NOTHING_SINCE)
+
+    def _is_below(self, node: Directory, top: Directory) -> bool:
+        at: Directory | None = node
+        while at is not None and at is not top:
+            at = at.parent
+        return at is top
 
     def _is_ours(self, node: Directory) -> bool:
         at = node
@@ -386,10 +456,7 @@ class WatchTree:
         stack = [top]
         while stack:
             node = stack.pop()
-            if node.wd is not None and self._by_wd.get(node.wd) is node:
-                del self._by_wd[node.wd]
-                self._system.drop(node.wd)
-            node.wd = None
+            self._detach(node)
             stack.extend(below for below in node.entries.values() if below is not None)
 
     # What is told

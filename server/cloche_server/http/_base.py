@@ -81,7 +81,9 @@ class BaseHandler(RequestHandler):
             raise NotFound("there is no such path", hint="see /docs", details={"kind": "path"})
         method = "GET" if self.request.method == "HEAD" else self.request.method
         route = self.matched.methods.get(method or "")
-        if route is None or (self.request.method == "HEAD" and route.to_guest and route.streams == "always"):
+        if route is None or (
+            self.request.method == "HEAD" and route.to_guest and (route.large or route.streams == "always")
+        ):
             raise MethodNotAllowed(
                 f"{self.request.method} is not possible here", details={"allowed": [*self.allowed_methods()]}
             )

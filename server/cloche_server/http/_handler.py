@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Mapping
+from http import HTTPStatus
+from math import inf
 from typing import Any, Final
+from urllib.parse import quote
 
+from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
 from tornado.web import stream_request_body
 
@@ -13,11 +18,26 @@ from cloche.errors import BodyTooLarge, ClocheError, ConnectionFailed, GuestFaul
 from cloche_server.http._base import BaseHandler, idempotency_key, last_event_id
 from cloche_server.http._bodies import parse_body, refuse_body
 from cloche_server.http._sse import EventTail, failure_event
-from cloche_server.relay import CHECKED_BYTES, STREAM_SILENCE_S, GuestAnswer, GuestCall, call_guest, check_json
+from cloche_server.relay import (
+    CHECKED_BYTES,
+    STREAM_SILENCE_S,
+    GuestAnswer,
+    GuestCall,
+    GuestUpload,
+    call_guest,
+    check_json,
+)
 from cloche_server.routing import Call, Matched, NoQuery, Query, Reply, Route, Streams, invalid, parse_query
 from cloche_server.services import Services
 
 _LOG: Final = logging.getLogger("cloche.http")
+
+MAX_UPLOAD_BYTES: Final = 2**50
+MAX_UPLOAD_S: Final = 7 * 24 * 3600.0
+"""Tornado wants numbers for bodies of any size; what really bounds them is the disk, and silence."""
+
+UPLOAD_SILENCE_S: Final = 60.0
+MAX_CONDITION: Final = 4096
 
 DRAINED_BYTES: Final = 256 * 1024 * 1024
 """A refused body up to this size is read to its end and thrown away, so that the client gets to read our answer (about
@@ -35,13 +55,18 @@ class ApiHandler(BaseHandler):
         self._refusal: ClocheError | None = None
         self._task: asyncio.Task[Any] | None = None
         self._stopping = False
+        self._upload: GuestUpload | None = None
+        self._silence: asyncio.TimerHandle | None = None
         self.is_stream = False
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         try:
             if self.request.method != "OPTIONS" or self.matched is None:
                 self.admit()
-            self._check_length()
+            if self.route is not None and self.route.large and self.route.bytes_body:
+                await self._open_upload(self.route)
+            else:
+                self._check_length()
         except ClocheError as error:
             if self.request.headers.get("Expect") or self._declared_length() > DRAINED_BYTES:
                 raise
@@ -61,17 +86,88 @@ class ApiHandler(BaseHandler):
                 f"the request body is larger than {self._limit} bytes", details={"limit_bytes": self._limit}
             )
 
-    def data_received(self, chunk: bytes) -> None:
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         self._received += len(chunk)
+        if self._upload is not None:
+            return self._pass_on(self._upload, chunk)
         if self._refusal is None and self._received <= self._limit:
             self._body += chunk
         else:
             self._body.clear()
+        return None
 
     def on_connection_close(self) -> None:
         """The client went away: what it asked for goes on, but nobody waits for the answer any more."""
+        super().on_connection_close()
+        self._end_upload()
         if self._task is not None and self.route is not None and self.route.to_guest:
             self._task.cancel()
+
+    # Bodies of any size
+
+    async def _open_upload(self, route: Route) -> None:
+        """From here on the body goes to the guest as it comes; Tornado reads no more while we wait."""
+        call = self._call(route)
+        if self.services.open_calls.closing:
+            raise _shutting_down()
+        live = self.services.sandboxes.running(call.principal, call.path["sandbox_id"])
+        length = self._declared_length() if self.request.headers.get("Transfer-Encoding") is None else None
+        self._upload = await GuestUpload.open(live.uplink.pool, guest_call(route, call, streaming=False), length)
+        connection = self.request.connection
+        assert isinstance(connection, HTTP1Connection)
+        connection.set_max_body_size(MAX_UPLOAD_BYTES)
+        connection.set_body_timeout(MAX_UPLOAD_S)
+        self._await_more()
+
+    async def _pass_on(self, upload: GuestUpload, chunk: bytes) -> None:
+        self._stop_waiting()
+        if not await self._accepted(upload, chunk):
+            self._upload = None
+            left = self._declared_length() - self._received
+            if left > DRAINED_BYTES and self._refusal is not None:
+                self.write_error(self._refusal.status, exc_info=(type(self._refusal), self._refusal, None))
+                return
+            if isinstance(self.request.connection, HTTP1Connection):
+                self.request.connection.set_max_body_size(self._received + DRAINED_BYTES)
+        self._await_more()
+
+    async def _answer_upload(self, upload: GuestUpload) -> None:
+        self._upload = None
+        answer = await upload.answer(self.services.settings.max_answer_bytes)
+        try:
+            if answer.etag is not None:
+                self.set_header("ETag", answer.etag)
+            await self._relay_json(answer)
+        finally:
+            answer.close()
+
+    async def _accepted(self, upload: GuestUpload, chunk: bytes) -> bool:
+        """False: the guest wants no more; the refusal says why."""
+        try:
+            if await upload.send(chunk):
+                return True
+            (await upload.answer(self.services.settings.max_answer_bytes)).close()
+            self._refusal = GuestFault("the guest was content with half of the body")
+        except ClocheError as error:
+            self._refusal = error
+        return False
+
+    def _await_more(self) -> None:
+        """A client that sends nothing for so long is cut off; what it was writing is undone."""
+        stream = getattr(self.request.connection, "stream", None)
+        if stream is not None:
+            self._silence = asyncio.get_running_loop().call_later(UPLOAD_SILENCE_S, stream.close)
+
+    def _stop_waiting(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+    def _end_upload(self) -> None:
+        self._stop_waiting()
+        if self._upload is not None:
+            self._upload.close()
+            self._upload = None
 
     def stop(self) -> None:
         """The server ends; see `OpenCalls`."""
@@ -121,8 +217,12 @@ class ApiHandler(BaseHandler):
             stream.close()
 
     async def _answer(self) -> None:
+        self._stop_waiting()
         if self._refusal is not None:
             raise self._refusal
+        if self._upload is not None:
+            await self._answer_upload(self._upload)
+            return
         self._check_length()
         route = self.route
         assert route is not None
@@ -147,6 +247,7 @@ class ApiHandler(BaseHandler):
             query=NoQuery() if not self.request.query and route.query is NoQuery else self._query(route),
             body=None if route.body is None else parse_body(raw, route.body),
             content=raw if route.bytes_body else b"",
+            conditions=passed_on(headers, route) if route.large else (),
             idempotency_key=idempotency_key(headers.get("Idempotency-Key")),
             wants_events="text/event-stream" in headers.get("Accept", "").lower(),
             last_event_id=last_event_id(headers.get("Last-Event-ID")),
@@ -170,13 +271,15 @@ class ApiHandler(BaseHandler):
         streaming = route.streams is Streams.ALWAYS or (route.streams is Streams.ON_REQUEST and call.wants_events)
         live = self.services.sandboxes.running(call.principal, call.path["sandbox_id"])
         wanted = guest_call(route, call, streaming)
-        answer = await call_guest(live.uplink.pool, wanted, self.services.settings.max_answer_bytes)
+        limit = inf if route.large else self.services.settings.max_answer_bytes
+        answer = await call_guest(live.uplink.pool, wanted, limit)
         try:
             if answer.run_id is not None:
                 self.set_header("Cloche-Run-Id", answer.run_id)
             if streaming:
                 await self._relay_events(answer)
             elif route.raw_type is not None:
+                self._name_content(answer, call.query)
                 await self._relay_raw(answer, route.raw_type)
             else:
                 await self._relay_json(answer)
@@ -191,11 +294,22 @@ class ApiHandler(BaseHandler):
             return
         await self._relay_parts(answer)
 
+    def _name_content(self, answer: GuestAnswer, query: Query) -> None:
+        if answer.etag is not None:
+            self.set_header("ETag", answer.etag)
+        if answer.content_range is not None:
+            self.set_header("Content-Range", answer.content_range)
+        name = str(getattr(query, "path", "")).rstrip("/").rpartition("/")[2]
+        quoted = quote(name, safe="", errors="surrogateescape")
+        self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{quoted}" if name else "attachment")
+
     async def _relay_raw(self, answer: GuestAnswer, content_type: str) -> None:
         """Bytes of the sandbox: to be saved, never to be shown as a page of ours."""
         self.set_status(answer.status)
+        if answer.status == HTTPStatus.NOT_MODIFIED:
+            self.finish()
+            return
         self.set_header("Content-Type", content_type)
-        self.set_header("Content-Disposition", "attachment")
         self.set_header("Content-Security-Policy", "sandbox")
         await self._relay_parts(answer)
 
@@ -264,7 +378,17 @@ def guest_call(route: Route, call: Call, streaming: bool) -> GuestCall:
         body=call.content if call.body is None else call.body.model_dump_json().encode(),
         accept="text/event-stream" if streaming else route.raw_type or "application/json",
         last_event_id=call.last_event_id if streaming else None,
+        headers=call.conditions,
     )
+
+
+def passed_on(headers: Mapping[str, str], route: Route) -> tuple[tuple[str, str], ...]:
+    """Conditions and ranges for the guest: short, and printable ASCII."""
+    found = [(name, headers[name]) for name in route.headers if name in headers]
+    for name, value in found:
+        if not (len(value) <= MAX_CONDITION and value.isascii() and value.isprintable()):
+            raise invalid([(name, f"must be at most {MAX_CONDITION} printable ASCII characters")])
+    return tuple(found)
 
 
 def _shutting_down() -> ConnectionFailed:

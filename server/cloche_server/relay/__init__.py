@@ -13,6 +13,7 @@ from cloche_server.relay._guest import (
     printable,
 )
 from cloche_server.relay._guest_socket import GuestSocket, open_guest_socket
+from cloche_server.relay._upload import GuestUpload
 
 __all__ = [
     "CHECKED_BYTES",
@@ -22,6 +23,7 @@ __all__ = [
     "GuestAnswer",
     "GuestCall",
     "GuestSocket",
+    "GuestUpload",
     "answer_error",
     "as_our_errors",
     "call_guest",

@@ -28,6 +28,8 @@ CHECKED_BYTES: Final = 1024 * 1024
 STREAM_SILENCE_S: Final = 60.0
 """Streams carry a heartbeat every 15 s; four missing ones mean a guest that hangs."""
 
+_ETAG: Final = re.compile(r'"[0-9a-f-]{1,100}"')
+_CONTENT_RANGE: Final = re.compile(r"bytes \d{1,19}-\d{1,19}/\d{1,19}")
 _RUN_ID: Final = re.compile(r"run-[a-z0-9]{12}")
 
 OURS_ALONE: Final = frozenset(
@@ -48,6 +50,7 @@ class GuestCall:
     statuses: Collection[int]
     bound_s: float
     body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
     accept: str = "application/json"
     last_event_id: str | None = None
 
@@ -55,13 +58,16 @@ class GuestCall:
 class GuestAnswer:
     """A good answer whose body is still to be read. Close it, whatever happens."""
 
-    def __init__(self, exchange: Exchange, response: h11.Response, pool: WirePool, max_bytes: int) -> None:
+    def __init__(self, exchange: Exchange, response: h11.Response, pool: WirePool, max_bytes: float) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
         self.status: int = response.status_code
         self.is_stream = headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
         self.length = int(headers["content-length"]) if "content-length" in headers else None
         run_id = headers.get("cloche-run-id", "")
         self.run_id = run_id if _RUN_ID.fullmatch(run_id) else None
+        etag, span = headers.get("etag", ""), headers.get("content-range", "")
+        self.etag = etag if _ETAG.fullmatch(etag) else None
+        self.content_range = span if _CONTENT_RANGE.fullmatch(span) else None
         self._exchange = exchange
         self._pool = pool
         self._max_bytes = max_bytes
@@ -115,31 +121,50 @@ def as_our_errors(bound_s: float) -> Iterator[None]:
         raise GuestFault(str(error)) from error
 
 
-async def call_guest(pool: WirePool, call: GuestCall, max_bytes: int) -> GuestAnswer:
+async def call_guest(pool: WirePool, call: GuestCall, max_bytes: float) -> GuestAnswer:
     """The answer, once its head is there and good. Raises the guest's error as ours, or what kept it from answering."""
     exchange = Exchange(await pool.take())
-    try:
-        answer = GuestAnswer(exchange, await _ask(exchange, call), pool, max_bytes)
+    with as_our_errors(call.bound_s), closing_on_error(exchange):
+        async with asyncio.timeout(call.bound_s):
+            await exchange.send(call.method, call.path, request_headers(call), call.body)
+    return await good_answer(exchange, call, pool, max_bytes)
+
+
+async def good_answer(exchange: Exchange, call: GuestCall, pool: WirePool, max_bytes: float) -> GuestAnswer:
+    """The answer to what was sent, once its head is there and good."""
+    with closing_on_error(exchange):
+        answer = GuestAnswer(exchange, await _head(exchange, call), pool, max_bytes)
         error = None if answer.status in call.statuses else await answer_error(answer)
         answer.check_length()
-    except BaseException:
-        exchange.close()
-        raise
     if error is not None:
         answer.close()
         raise error
     return answer
 
 
-async def _ask(exchange: Exchange, call: GuestCall) -> h11.Response:
-    headers = [("Accept", call.accept)]
+@contextmanager
+def closing_on_error(exchange: Exchange) -> Iterator[None]:
+    """A connection whose call did not come to its end is of no more use."""
+    try:
+        yield
+    except BaseException:
+        exchange.close()
+        raise
+
+
+def request_headers(call: GuestCall) -> list[tuple[str, str]]:
+    """What the guest is told besides the path."""
+    headers = [("Accept", call.accept), *call.headers]
     if call.body:
         headers.append(("Content-Type", "application/json"))
     if call.last_event_id is not None:
         headers.append(("Last-Event-ID", call.last_event_id))
+    return headers
+
+
+async def _head(exchange: Exchange, call: GuestCall) -> h11.Response:
     with as_our_errors(call.bound_s):
         async with asyncio.timeout(call.bound_s):
-            await exchange.send(call.method, call.path, headers, call.body)
             response = await exchange.head()
     if not isinstance(response, h11.Response):
         raise GuestFault("the guest changed the protocol without being asked")
@@ -197,7 +222,7 @@ def check_json(body: bytes) -> bytes:
     return body
 
 
-def too_large(limit: int) -> GuestFault:
+def too_large(limit: float) -> GuestFault:
     return GuestFault(
         f"the guest's answer is larger than {limit} bytes",
         hint="follow the run's events instead of asking for the whole result",

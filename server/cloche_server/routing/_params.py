@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from cloche.errors import InvalidRequest
-from cloche.models import ContextId, KeyId, Name, ProcessId, RunId, SandboxId, SandboxState
+from cloche.models import ContextId, KeyId, Name, ProcessId, RunId, SandboxId, SandboxState, WatchId
 from cloche.models.browser import UiPath
 from cloche.models.processes import StreamName
 from cloche.models.runs import MAX_WAIT_S
@@ -114,6 +114,7 @@ PATH_TYPES: Final[dict[str, TypeAdapter[str]]] = {
     "service_name": TypeAdapter(Name),
     "key_id": TypeAdapter(KeyId),
     "terminal_id": TypeAdapter(TerminalId),
+    "watch_id": TypeAdapter(WatchId),
     "asset": TypeAdapter(AssetName),
     "port": TypeAdapter(PortText),
     "name": TypeAdapter(Name),

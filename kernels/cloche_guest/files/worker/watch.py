@@ -137,6 +137,8 @@ class _Watching:
         self._channel.end()
 
     def _patience_ms(self) -> int | None:
+        if self._tree.in_doubt:
+            return PAIR_WAIT_MS
         due = self._coalescer.next_due()
         return None if due is None else max(0, int((due - time.monotonic()) * 1000) + 1)
 
