@@ -59,6 +59,7 @@ DRAINED_BYTES: Final = 64 * 1024 * 1024
 DRAINED_S: Final = 10.0
 """A body nobody wants any more is read this far, so that the visitor gets to read the answer."""
 
+SHORT_BYTES: Final = 16 * 1024
 _NO_LIMIT: Final = 2**62
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -312,10 +313,13 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
         self.is_stream = headers.get("Content-Type", "").lower().startswith("text/event-stream")
         if self.is_stream and self._gateway.open_calls.closing:
             raise WireClosed("the server is shutting down")
+        parts = app.body()
+        # One packet for head and body of a small answer. A longer one, or a stream, shows its head at once.
+        first = await anext(parts, None) if _is_short(headers) else None
         self._status = response.status_code
         self._answering = True
-        await self._connection.write_headers(_status_line(response), headers)
-        async for part in app.body():
+        await self._connection.write_headers(_status_line(response), headers, first)
+        async for part in parts:
             self._active = time.monotonic()
             await self._connection.write(part)
         self._reading = False
@@ -496,6 +500,11 @@ def _defect() -> InternalError:
 
 def _is_length(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
+def _is_short(headers: httputil.HTTPHeaders) -> bool:
+    length = headers.get("Content-Length", "")
+    return _is_length(length) and 0 < int(length) <= SHORT_BYTES
 
 
 def _text(response: h11.Response | h11.InformationalResponse) -> rules.Headers:

@@ -1,15 +1,26 @@
-"""Previews at rest. The secret that signs a preview's tokens is kept as it is: it is needed to check them."""
+"""Previews at rest. The secret that signs a preview's tokens is kept as it is: it is needed to check them.
+
+Every request to a preview looks its row up, so rows go through a small cache, which every change in this process empties.
+That there is no row is kept, too, so that the time of an answer does not tell whether there is one.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import delete, insert, select, update
 
 from cloche.models import PreviewVisibility, SandboxState
 from cloche_server.state._database import Database
 from cloche_server.state._tables import previews, sandboxes
+
+CACHE_S: Final = 2.0
+"""Another server process on the same database learns of a change after this long at most; as for keys."""
+
+MAX_CACHED: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +38,22 @@ class PreviewRow:
 class PreviewStore:
     """Rows of ``previews``."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._database = database
+        self._monotonic = monotonic
+        self._cache: dict[tuple[str, int], tuple[float, PreviewRow | None]] = {}
 
     def find(self, sandbox_id: str, port: int) -> PreviewRow | None:
+        cached = self._cache.get((sandbox_id, port))
+        if cached is not None and cached[0] > self._monotonic():
+            return cached[1]
+        row = self._read(sandbox_id, port)
+        if len(self._cache) >= MAX_CACHED:
+            self._cache.clear()
+        self._cache[sandbox_id, port] = (self._monotonic() + CACHE_S, row)
+        return row
+
+    def _read(self, sandbox_id: str, port: int) -> PreviewRow | None:
         query = select(previews).where(previews.c.sandbox_id == sandbox_id, previews.c.port == port)
         with self._database.transaction() as connection:
             row = connection.execute(query).one_or_none()
@@ -44,15 +67,18 @@ class PreviewStore:
 
     def put(self, row: PreviewRow) -> None:
         """In place of an older one of that port."""
+        self._cache.pop((row.sandbox_id, row.port), None)
         with self._database.transaction() as connection:
             connection.execute(delete(previews).where(_same(row)))
             connection.execute(insert(previews).values(asdict(row)))
 
     def update(self, row: PreviewRow, **changes: Any) -> None:
+        self._cache.pop((row.sandbox_id, row.port), None)
         with self._database.transaction() as connection:
             connection.execute(update(previews).where(_same(row)).values(changes))
 
     def delete(self, row: PreviewRow) -> None:
+        self._cache.pop((row.sandbox_id, row.port), None)
         with self._database.transaction() as connection:
             connection.execute(delete(previews).where(_same(row)))
 
