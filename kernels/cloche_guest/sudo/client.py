@@ -6,6 +6,7 @@ command did. Exit 1 when it was refused, as sudo does.
 """
 
 import array
+import contextlib
 import json
 import os
 import signal
@@ -53,10 +54,8 @@ def send(guest: socket.socket) -> None:
 
 
 def pass_on(guest: socket.socket, number: int) -> None:
-    try:
+    with contextlib.suppress(BrokenPipeError):  # the command has ended; its end is about to be read
         guest.sendall(json.dumps({"signal": number}).encode() + b"\n")
-    except BrokenPipeError:
-        pass  # the command has ended; its end is about to be read
 
 
 def attend(guest: socket.socket) -> int:
