@@ -65,6 +65,17 @@ class Events(web.RequestHandler):
         self.write("data: second\n\n")
 
 
+class Hold(web.RequestHandler):
+    """Never answers; says when its visitor went away."""
+
+    async def get(self) -> None:
+        print("held", flush=True)
+        await asyncio.Event().wait()
+
+    def on_connection_close(self) -> None:
+        print("the visitor went away", flush=True)
+
+
 class Next(web.RequestHandler):
     def post(self) -> None:
         Events.gate.set()
@@ -109,6 +120,7 @@ async def main() -> None:
         ("/download", Download),
         ("/events", Events),
         ("/next", Next),
+        ("/hold", Hold),
         ("/socket", Socket),
         (r"/status/(\d+)", Status),
         ("/redirect", Redirect),

@@ -241,10 +241,31 @@ def test_many_requests_at_once_leave_nothing_behind(site: Site) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(some, range(32)))
-    deadline = time.monotonic() + 10
-    while descriptors(site.server.process.pid) > before + 8 and time.monotonic() < deadline:
+    pid = site.server.process.pid
+    wait_until(lambda: descriptors(pid) <= before + 8)
+
+
+def test_an_app_learns_that_its_visitor_went_away(site: Site) -> None:
+    """And nothing of the connection is left in the sandbox."""
+    with socket.create_connection(("127.0.0.1", site.server.port)) as visitor:
+        visitor.sendall(f"GET /hold HTTP/1.1\r\nHost: {site.host}\r\nCookie: {site.cookie()}\r\n\r\n".encode())
+        wait_until(lambda: "held" in app_output(site))
+    wait_until(lambda: "the visitor went away" in app_output(site))
+    wait_until(lambda: connections_in(site) == 0)
+
+
+def connections_in(site: Site) -> int:
+    """Established connections to the app, as the sandbox' kernel has them."""
+    code = "print(sum(l.split()[1].endswith(':1F40') and l.split()[3] == '01' for l in open('/proc/net/tcp')))"
+    done = site.api("POST", f"{site.base}/exec", {"argv": [PYTHON, "-c", code]})
+    return int(done["stdout"]["data"]["text"])
+
+
+def wait_until(condition: Callable[[], bool], bound_s: float = 15) -> None:
+    deadline = time.monotonic() + bound_s
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert descriptors(site.server.process.pid) <= before + 8
 
 
 # WebSocket
@@ -278,10 +299,7 @@ def test_close_codes_pass_in_both_directions(site: Site) -> None:
     with site.socket("/socket", additional_headers=cookie) as ws:
         ws.recv()
         ws.close(4567, "enough")
-    deadline = time.monotonic() + 10
-    while "socket closed with 4567" not in app_output(site) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert "socket closed with 4567" in app_output(site)
+    wait_until(lambda: "socket closed with 4567" in app_output(site))
 
 
 def app_output(site: Site) -> str:

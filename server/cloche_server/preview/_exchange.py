@@ -26,6 +26,7 @@ from websockets.utils import accept_key
 
 from cloche.errors import (
     ClocheError,
+    ConnectionFailed,
     Forbidden,
     GuestFault,
     InternalError,
@@ -311,8 +312,8 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
         for name, value in rules.response_headers(_text(response), self._border):
             headers.add(name, value)
         self.is_stream = headers.get("Content-Type", "").lower().startswith("text/event-stream")
-        if self.is_stream and self._gateway.open_calls.closing:
-            raise WireClosed("the server is shutting down")
+        if self.is_stream:
+            self._check_open()
         parts = app.body()
         # One packet for head and body of a small answer. A longer one, or a stream, shows its head at once.
         first = await anext(parts, None) if _is_short(headers) else None
@@ -340,9 +341,15 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
         except TimeoutError:
             return
 
+    def _check_open(self) -> None:
+        """A stream that begins while the server ends would be cut at once."""
+        if self._gateway.open_calls.closing:
+            raise ConnectionFailed("the server is shutting down; sandboxes go on", hint="try again in a moment")
+
     # WebSocket
 
     async def _upgrade(self) -> None:
+        self._check_open()
         wire = await open_tunnel(self._pool, self._host.port)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
@@ -385,6 +392,8 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
             down.cancel()
             await asyncio.gather(up, down, return_exceptions=True)
             stream.close()
+            wire.close_gently()
+            self._app = None
 
     async def _carry_up(self, stream: IOStream, wire: Wire) -> None:
         while True:

@@ -118,6 +118,12 @@ class Wire(asyncio.Protocol):
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
 
+    def close_gently(self, bound_s: float = 5.0) -> None:
+        """After what is still to be sent, or at once when the guest does not take it within ``bound_s``."""
+        if self._transport is not None and not self.closed:
+            self._transport.close()
+            asyncio.get_running_loop().call_later(bound_s, self.close)
+
     def close(self) -> None:
         """At once; unsent bytes are dropped. Idempotent."""
         if self._transport is not None and not self.closed:
