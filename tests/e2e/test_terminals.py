@@ -40,7 +40,7 @@ def test_a_shell_in_a_sandbox(
     viewer.type("stty size; whoami; pwd; tty\n")
     said = viewer.until(rb"30 90\r\nuser\r\n/workspace\r\n/dev/pts/\d+\r\n")
     assert b"no job control" not in said
-    viewer.type("echo started; sleep 100\n")
+    viewer.type("sh -c 'echo started; exec sleep 100'\n")  # says so when it has the terminal already
     viewer.until(r"[\r\n]started\r\n")
     viewer.type(b"\x03")
     viewer.until(rb"\^C|\x03")  # gVisor's terminals echo it as it is

@@ -29,8 +29,9 @@ MAX_READS: Final = 16
 """Linux gives at most 4 KiB a read; so many of them fill a frame, and the loop turns in between."""
 
 COALESCE_S: Final = 0.005
-AT_ONCE: Final = 8
-"""Pieces in a window of `COALESCE_S` that do not wait. A paste that is echoed one by one has hundreds."""
+AT_ONCE: Final = 16
+"""Pieces in a window of `COALESCE_S` that do not wait: a program that answers every message of ours (0.4 ms each) never does.
+A paste that is echoed one by one has hundreds."""
 
 SILENCE_S: Final = 0.1
 LINGER_S: Final = 2.0

@@ -14,7 +14,7 @@ out `take_actions()` and lets every client pull again.
 | the same while somebody types | stalled after `STALL_WHILE_TYPING_S` already |
 | hidden | gets `Activity` only; shown again: resumes or replays |
 | INPUT | written once whatever is sent twice; its sender takes control |
-| `written` | `InAck`: the bytes are in the terminal |
+| `written` | `InAck`: the bytes are in the terminal; it goes along with the next output, or soon |
 
 Control: the last writer that typed or asked. It sets the size and answers the terminal's queries, from `live_from` on:
 `answered_upto` (the highest offset that was sent to a controller) for a controller, the head for others. So a query that
@@ -67,6 +67,9 @@ STALL_S: Final = 5.0
 STALL_WHILE_TYPING_S: Final = 0.5
 """When somebody types, a frozen viewer must not hold the answer to Ctrl-C back for long."""
 ACTIVITY_S: Final = 1.0
+IN_ACK_BYTES: Final = 16 * 1024
+"""Input after which an `InAck` does not wait for company: a message for every key doubles what an echo costs."""
+
 MAX_KNOWN_CLIENTS: Final = 256
 """Clients whose input offset is remembered, the latest ones."""
 
@@ -138,6 +141,7 @@ class _Client:
     size: Dimensions | None
     stalled: bool = False
     told_exit: bool = False
+    told_written: int = 0
     activity_at: float = -ACTIVITY_S
     outbox: deque[ServerMessage | _Preamble] = field(default_factory=deque)
 
@@ -193,7 +197,7 @@ class TerminalSession:
         )
         self._clients[key] = client
         if may_write:
-            self._known_input(hello)
+            client.told_written = self._known_input(hello)
             if self._controller is None and client.visible:
                 self._controller = key
                 self._apply_size(client)
@@ -265,7 +269,7 @@ class TerminalSession:
             self._control(key, client)
             self._actions.append(WriteInput(client.id, fresh))
         else:
-            client.outbox.append(InAck(off=known.written))
+            client.told_written = -1  # it asks again: say it again
         self._review(now)
 
     # What the terminal does
@@ -278,15 +282,14 @@ class TerminalSession:
         self.log.append(data)
         self._review(now)
 
-    def written(self, client_id: str, count: int) -> None:
-        """Input of this client went into the PTY (or, after the exit, nowhere)."""
+    def written(self, client_id: str, count: int) -> bool:
+        """Input of this client went into the PTY (or, after the exit, nowhere). Whether it should be told at once."""
         known = self._inputs.get(client_id)
         if known is None:
-            return
+            return False
         known.written += count
-        for client in self._clients.values():
-            if client.id == client_id and client.may_write:
-                client.outbox.append(InAck(off=known.written))
+        told = [client.told_written for client in self._clients.values() if client.id == client_id]
+        return any(known.written - offset >= IN_ACK_BYTES for offset in told)
 
     def resize(self, size: Dimensions, now: float) -> None:
         """By the API, whoever controls."""
@@ -315,6 +318,7 @@ class TerminalSession:
         if client is None:
             return []
         messages: list[str | bytes] = [to_text(client.outbox.popleft()) for _ in range(len(client.outbox))]
+        messages += self._in_ack(client)
         if client.stalled:
             return messages
         if not client.visible:
@@ -372,7 +376,8 @@ class TerminalSession:
     def _live_from(self, key: Key) -> int:
         return self.answered_upto if key == self._controller else self.log.head
 
-    def _known_input(self, hello: Hello) -> None:
+    def _known_input(self, hello: Hello) -> int:
+        """Make sure it is known; returns how much of it is written."""
         known = self._inputs.setdefault(hello.client, _Input(hello.in_off, hello.in_off))
         self._inputs.move_to_end(hello.client)
         if known.accepted < hello.in_off:  # acknowledged by an earlier life that this one does not remember
@@ -381,6 +386,7 @@ class TerminalSession:
         for name in list(self._inputs)[: max(0, len(self._inputs) - MAX_KNOWN_CLIENTS)]:
             if name not in attached:
                 del self._inputs[name]
+        return known.written
 
     def _acknowledge(self, key: Key, client: _Client, offset: int, now: float) -> None:
         if offset > client.place.offset:
@@ -444,6 +450,13 @@ class TerminalSession:
         limit = RESUME_BYTES if self.paused else PAUSE_BYTES
         head = self.log.head
         self.paused = any(client.is_live and head - client.acked > limit for client in self._clients.values())
+
+    def _in_ack(self, client: _Client) -> list[str | bytes]:
+        known = self._inputs.get(client.id) if client.may_write else None
+        if known is None or known.written == client.told_written:
+            return []
+        client.told_written = known.written
+        return [to_text(InAck(off=known.written))]
 
     def _activity(self, client: _Client, now: float) -> list[str | bytes]:
         if self.log.head == client.place.offset or now - client.activity_at < ACTIVITY_S:

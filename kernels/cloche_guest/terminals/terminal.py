@@ -184,8 +184,8 @@ class LiveTerminal:
         self._carry_out()
 
     def on_written(self, writer: str, count: int) -> None:
-        self.session.written(writer, count)
-        self._wake()
+        if self.session.written(writer, count):
+            self._wake()
 
     def on_end(self, status: ExitStatus) -> None:
         self._exited_at = datetime.now(UTC)

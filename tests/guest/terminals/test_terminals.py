@@ -164,7 +164,7 @@ def test_a_frozen_viewer_holds_the_program_back_only_for_a_while(guest: Guest, t
 
 
 def test_two_viewers_and_the_hand_over_of_control(terminal: Make, attach: Attach) -> None:
-    made = terminal("sh", "-c", "stty size; trap 'stty size' WINCH; while :; do sleep 0.05; done")
+    made = terminal("sh", "-c", "trap 'stty size' WINCH; stty size; while :; do sleep 0.05; done")
     one = attach(made, "viewer-one", cols=90, rows=30)
     one.until("30 90")
     two = attach(made, "viewer-two", cols=60, rows=20)
