@@ -119,6 +119,11 @@ class Children:
         self._children[child.pid] = child
         return child
 
+    def give_up(self, child: Child) -> None:
+        """Its status was taken by somebody else and will never come; its number may be another's by now."""
+        self._children.pop(child.pid, None)
+        child._popen.returncode = 0  # see `Child._end`
+
     def collect(self) -> None:
         """Take the status of every child that has ended; SIGCHLD is not queued, so one signal may stand for many."""
         if self._collect_orphans:

@@ -66,6 +66,7 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
         account=config.account,
         workspace=config.workspace,
         runtime_dir=config.runtime_dir,
+        tell=events.append,
     )
     files = FileService(
         children,

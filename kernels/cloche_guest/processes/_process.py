@@ -271,6 +271,7 @@ class LiveProcess:
             self._feeding.cancel()
         if decision.step is Step.LOSE:
             self.state = ProcessState.LOST
+            self._children.give_up(self._child)
             self._note("lost", {})
             self._tell("process_lost", self._names())
         else:

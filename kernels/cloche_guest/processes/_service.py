@@ -94,12 +94,13 @@ class ProcessService:
         known = self._known(body)
         if known is not None:
             return known
-        self._make_room()
+        self._check_limit()
         process_id = body.id or new_id("proc-")
         naming = Naming(process_id, getattr(body, "name", None), service, mark_of(process_id))
         order = self._order(body, naming)
         process = LiveProcess(naming, body, order, launch(self._children, order), self._children, self._tell)
         self._processes[process.id] = process
+        self._drop_oldest()
         return process
 
     async def delete(self, process_id: str) -> Process:
@@ -127,16 +128,19 @@ class ProcessService:
             raise Conflict(f"process {body.id} has another body", details={"kind": "process", "id": body.id})
         return known
 
-    def _make_room(self) -> None:
-        over = [process for process in self._processes.values() if process.is_over]
-        if len(self._processes) - len(over) >= MAX_RUNNING:
+    def _check_limit(self) -> None:
+        if self.running >= MAX_RUNNING:
             raise LimitReached(
                 f"this sandbox has {MAX_RUNNING} running processes already",
                 hint="end one",
                 details={"limit": MAX_RUNNING},
             )
+
+    def _drop_oldest(self) -> None:
+        """Finished ones beyond the bounds; those that finish are counted at the next start."""
+        over = [process for process in self._processes.values() if process.is_over]
         size = sum(process.feed.journal.stored_bytes for process in over)
-        while over and (len(over) >= MAX_FINISHED or size > MAX_FINISHED_BYTES):
+        while over and (len(over) > MAX_FINISHED or size > MAX_FINISHED_BYTES):
             oldest = over.pop(0)
             size -= oldest.feed.journal.stored_bytes
             self._forget(oldest)

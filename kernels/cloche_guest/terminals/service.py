@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -44,12 +44,14 @@ class TerminalService:
         account: Account | None,
         workspace: str,
         runtime_dir: Path,
+        tell: Callable[[str, Mapping[str, JsonValue]], None],
     ) -> None:
         self._children = children
         self._environment = environment
         self._account = account
         self._workspace = workspace
         self._runtime_dir = runtime_dir
+        self._tell = tell
         self._terminals: OrderedDict[str, LiveTerminal] = OrderedDict()
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._ticking: asyncio.Task[None] | None = None
@@ -96,6 +98,7 @@ class TerminalService:
             epoch=secrets.token_hex(8),
             mark=mark,
             recording=recording,
+            tell=self._tell,
         )
         env = {**self._environment(), **body.env, "TERM": "xterm-256color", "COLORTERM": "truecolor", MARK: mark}
 

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+
+from pydantic import JsonValue
 
 from cloche.models.terminals import ClientMessage, Hello, Terminal, TerminalCreate, TerminalExit, TerminalState
 from cloche.terminal_frames import Frame
@@ -45,6 +47,7 @@ class LiveTerminal:
         epoch: str,
         mark: str,
         recording: Recording | None,
+        tell: Callable[[str, Mapping[str, JsonValue]], None],
     ) -> None:
         size = Dimensions(body.cols, body.rows)
         self.id = terminal_id
@@ -54,6 +57,7 @@ class LiveTerminal:
         self._cwd = cwd
         self._mark = mark
         self._recording = recording
+        self._tell = tell
         self._pty: Pty | None = None
         self._connections: dict[Key, _Connection] = {}
         self._next_key = 0
@@ -65,6 +69,7 @@ class LiveTerminal:
     def run(self, pty: Pty) -> None:
         """The program runs."""
         self._pty = pty
+        self._tell("terminal_opened", {**self._names(), "pid": pty.pid, "command": " ".join(self._command)[:256]})
 
     @property
     def exited(self) -> bool:
@@ -190,9 +195,13 @@ class LiveTerminal:
     def on_end(self, status: ExitStatus) -> None:
         self._exited_at = datetime.now(UTC)
         self.session.ended(TerminalExit(code=status.code, signal=status.signal), _now())
+        self._tell("terminal_closed", {**self._names(), "code": status.code, "signal": status.signal})
         self._carry_out()
 
     # Inside
+
+    def _names(self) -> dict[str, JsonValue]:
+        return {"terminal_id": self.id, "name": self.body.name}
 
     def _carry_out(self, *, wake: bool = True) -> None:
         for action in self.session.take_actions():
