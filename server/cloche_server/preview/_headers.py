@@ -188,8 +188,8 @@ def foreign_cookies(header: str) -> str:
 
 
 def _is_ours(cookie_name: str) -> bool:
-    name = cookie_name.strip().lower()
-    return name.removeprefix("__host-").removeprefix("__secure-").startswith(COOKIE_PREFIX)
+    name = cookie_name.strip().lower().removeprefix("__host-").removeprefix("__secure-")
+    return name == "cloche" or name.startswith(COOKIE_PREFIX)
 
 
 def without_token(target: str) -> str:

@@ -148,6 +148,7 @@ def sent(*given: tuple[str, str], upgrade: bool = False) -> dict[str, str]:
         (("Cookie", "cloche_preview=clt_x"), None),
         (("Cookie", "a=1; cloche_preview=x; b=2; __Host-cloche_preview=y"), "a=1; b=2"),
         (("Cookie", "CLOCHE_PREVIEW=x; __host-Cloche_session=y; a=1"), "a=1"),
+        (("Cookie", "cloche=session; cloche_8720=session; cloches=1"), "cloches=1"),
         (("Cookie", f"a={KEY}; b=1"), "b=1"),
         (("Authorization", f"Bearer {KEY}"), None),
         (("authorization", f"bearer   {KEY}"), None),
