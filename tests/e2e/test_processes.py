@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -23,7 +24,7 @@ from cloche import (
     Sandbox,
     output_bytes,
 )
-from cloche.models import Tty
+from cloche.models import LogCondition, Tty
 
 from .cuttable import Cuttable
 from .server_process import ServerProcess
@@ -174,15 +175,38 @@ def check_that_it_runs(process: Process) -> None:
         assert event.type in ("started", "stdout")
 
 
+def test_a_service_is_kept_running_and_told_of(sandbox: Sandbox) -> None:
+    ready = LogCondition(pattern="up")
+    sandbox.services.declare(
+        "web", "echo up; exec sleep 1000", ready=ready, restart={"when": "always", "delay_s": 0.05}
+    )
+    sandbox.services.declare("app", "exec sleep 1000", depends_on=["web"])
+    pids = []
+    for event in sandbox.events():
+        if event.type == "process_started" and event.data["service"] == "web":
+            pids.append(event.data["pid"])
+            if len(pids) == 1:
+                sandbox.exec(f"kill -KILL {pids[0]}")
+        if len(pids) == 2 and event.type == "service_state" and event.data["state"] == "ready":
+            break
+    assert sandbox.services.get("web").restarts == 1
+    assert [service.name for service in sandbox.services.list()] == ["web", "app"]
+    sandbox.services.delete("app")
+    sandbox.services.delete("web")
+    assert sandbox.exec("cat /var/lib/cloche-guest/services.json").exit_code == 1, "only root may read it"
+
+
 # The command line
 
 
 def cloche(
-    server: ServerProcess, *arguments: str, input: bytes = b"", bound_s: float = 60
+    server: ServerProcess, *arguments: str, input: bytes = b"", source: IO[bytes] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
+    """The command, with `input` or what comes from `source` as its stdin."""
     command = [str(Path(sys.executable).with_name("cloche")), "--url", server.url, *arguments]
     environ = {"CLOCHE_API_KEY": server.key, "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
-    return subprocess.run(command, env=environ, input=input, capture_output=True, timeout=bound_s, check=False)
+    stdin = {"input": input} if source is None else {"stdin": source}
+    return subprocess.run(command, env=environ, capture_output=True, timeout=60, check=False, **stdin)  # type: ignore[call-overload]
 
 
 def test_the_command_line(server: ServerProcess, sandbox: Sandbox) -> None:
@@ -197,6 +221,9 @@ def test_the_command_line(server: ServerProcess, sandbox: Sandbox) -> None:
     assert cloche(server, "exec", "--timeout", "0.3", box, "sleep", "100").returncode == 124
     assert cloche(server, "exec", box, "no-such-program").returncode == 3
     assert cloche(server, "exec", "-c", box, "sleep 1000 & echo up").stdout == b"up\n"
+    with subprocess.Popen(["sleep", "100"], stdout=subprocess.PIPE) as silent:  # input that never comes holds nobody up
+        assert cloche(server, "exec", box, "true", source=silent.stdout).returncode == 0
+        silent.kill()
     started = cloche(server, "exec", "-d", "-c", box, "for i in 1 2 3; do echo $i; done; exec sleep 1000")
     process_id = started.stdout.decode().strip()
     assert process_id in cloche(server, "ps", box).stdout.decode()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal as signals
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import BinaryIO, Final
+from typing import Final
 
 import click
 
@@ -64,7 +65,7 @@ def exec_command(
     if as_shell and len(command) != 1:
         raise click.UsageError("--shell takes the whole line as one argument; quote it")
     place = Sandbox.connect(sandbox, client=_options.client_of(ctx))
-    has_input = not detach and not sys.stdin.isatty()
+    has_input = not detach and sys.stdin is not None and not sys.stdin.isatty()
     process = place.processes.start(
         command[0] if as_shell else list(command),
         cwd=cwd,
@@ -77,7 +78,7 @@ def exec_command(
         click.echo(process.id)
         return 0
     if has_input:
-        threading.Thread(target=_pass_input, args=(process, sys.stdin.buffer), daemon=True).start()
+        threading.Thread(target=_pass_input, args=(process, sys.stdin.fileno()), daemon=True).start()
     with _interrupts_to(process):
         _show(process, follow=True, until_exit=True)
     return exit_code_of(process)
@@ -197,10 +198,11 @@ def _seq(cursor: str) -> int:
     return int(part)
 
 
-def _pass_input(process: Process, source: BinaryIO) -> None:
-    """What comes in here goes to the program, at its pace; in a thread, which ends with the command."""
+def _pass_input(process: Process, source: int) -> None:
+    """What comes in here goes to the program, at its pace; in a thread, which ends with the command. It reads the descriptor:
+    a thread that waits within `sys.stdin` holds a lock that Python wants at its end."""
     try:
-        while data := source.read1(READ_BYTES):  # type: ignore[attr-defined]
+        while data := os.read(source, READ_BYTES):
             process.write(data, timeout_s=24 * 3600)
         process.close_stdin()
     except Conflict:
