@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cloche._context import AsyncContext, Context
     from cloche._contexts import AsyncContexts, Contexts
     from cloche._exec import ExecFailed, ExecResult
+    from cloche._files import AsyncFiles, AsyncFileWatch, ChangeSet, FileChange, Files, FileWatch, TreeDownload
     from cloche._images import ImageOutput
     from cloche._previews import AsyncPreview, Preview
     from cloche._process import AsyncProcess, Output, Process, output_bytes
@@ -86,6 +87,10 @@ _HOME: Final = {
     **dict.fromkeys(("AsyncTerminal", "AsyncTerminals", "Terminal", "Terminals"), "cloche._terminals"),
     **dict.fromkeys(("AsyncClient", "AsyncKeys", "Client", "Keys"), "cloche._client"),
     **dict.fromkeys(("AsyncContext", "Context"), "cloche._context"),
+    **dict.fromkeys(
+        ("AsyncFileWatch", "AsyncFiles", "ChangeSet", "FileChange", "FileWatch", "Files", "TreeDownload"),
+        "cloche._files",
+    ),
     **dict.fromkeys(("ImageOutput",), "cloche._images"),
     **dict.fromkeys(("ExecFailed", "ExecResult"), "cloche._exec"),
     **dict.fromkeys(("AsyncProcess", "Output", "Process", "output_bytes"), "cloche._process"),
@@ -105,6 +110,8 @@ __all__ = [
     "AsyncClient",
     "AsyncContext",
     "AsyncContexts",
+    "AsyncFileWatch",
+    "AsyncFiles",
     "AsyncKeys",
     "AsyncPreview",
     "AsyncProcess",
@@ -117,6 +124,7 @@ __all__ = [
     "Attachment",
     "BadArchive",
     "BodyTooLarge",
+    "ChangeSet",
     "Client",
     "ClocheError",
     "Conflict",
@@ -131,8 +139,11 @@ __all__ = [
     "Event",
     "ExecFailed",
     "ExecResult",
+    "FileChange",
     "FileError",
     "FileFailed",
+    "FileWatch",
+    "Files",
     "Forbidden",
     "ForeignCursor",
     "GitFailed",
@@ -180,6 +191,7 @@ __all__ = [
     "TerminalEnded",
     "TerminalGap",
     "Terminals",
+    "TreeDownload",
     "Unauthenticated",
     "UnsupportedCapability",
     "WaitTimeout",

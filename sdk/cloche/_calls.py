@@ -37,7 +37,7 @@ _SEGMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 class Call(Generic[T_co]):
     """One HTTP call. ``repeatable``: sending it twice has the effect of sending it once."""
 
-    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     parse: Callable[[bytes], T_co]
     query: Query = ()

@@ -12,15 +12,16 @@ again, when to stop waiting, what an answer means) is written once, tested witho
 | `Tell` | None, after the callback returned (and was awaited, where it is a coroutine function under `AsyncSandbox`) |
 | `Ask` | what the callback answered |
 | `Follow` | None, at the end of the stream |
+| `Transfer` | the parsed answer |
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from cloche._calls import Call
 from cloche._patience import Patience
@@ -64,7 +65,16 @@ class Follow:
     take: Callable[[Event], Flow[None]]
 
 
-Step: TypeAlias = "Call[Any] | Pause | Tell | Ask | Follow"
+@dataclass(frozen=True, slots=True)
+class Transfer(Generic[T]):
+    """Send ``call`` once with a body of any size: from ``source``, or to ``sink``. Both are called outside any event loop."""
+
+    call: Call[T]
+    source: Callable[[], Iterator[bytes]] | None = None
+    sink: Callable[[bytes], object] | None = None
+
+
+Step: TypeAlias = "Call[Any] | Pause | Tell | Ask | Follow | Transfer[Any]"
 
 # The outcome of a step depends on the step, which the generator type cannot say. `Any` stays within this file: flows
 # get typed values from `send` and `ask`.
@@ -74,6 +84,11 @@ Flow: TypeAlias = Generator[Step, Any, T]
 def send(call: Call[T]) -> Flow[T]:
     """Send ``call`` once."""
     return cast(T, (yield call))
+
+
+def transfer(step: Transfer[T]) -> Flow[T]:
+    """Carry out ``step``."""
+    return cast(T, (yield step))
 
 
 def ask(callback: Callable[..., str | Awaitable[str]], *arguments: object) -> Flow[str]:

@@ -17,6 +17,7 @@ from cloche._answers import built
 from cloche._client import AsyncClient, Client
 from cloche._context import ContextFlows
 from cloche._contexts import DEFAULT_CONTEXT, AsyncContexts, Contexts
+from cloche._files import AsyncFiles, Files
 from cloche._flow import Flow, awaiting, blocking, send, send_patiently
 from cloche._ids import new_idempotency_key
 from cloche._patience import Patience
@@ -197,6 +198,7 @@ class Sandbox(SandboxFlows):
         self._created_here = created_here
         self._owns_client = owns_client
         self.contexts = Contexts(self._link, info.id)
+        self.files = Files(self._link, info.id)
         self.terminals = Terminals(self._link, info.id)
         self.processes = Processes(self._link, info.id)
         self.services = Services(self._link, info.id)
@@ -300,6 +302,7 @@ class AsyncSandbox(SandboxFlows):
         self._created_here = created_here
         self._owns_client = owns_client
         self.contexts = AsyncContexts(self._link, info.id)
+        self.files = AsyncFiles(self._link, info.id)
         self.terminals = AsyncTerminals(self._link, info.id)
         self.processes = AsyncProcesses(self._link, info.id)
         self.services = AsyncServices(self._link, info.id)

@@ -1,4 +1,4 @@
-"""Trees of files from and to tar streams: `pack` and `Unpacker`. Blocking; standard library only.
+"""Trees of files from and to tar streams: `packed` and `Unpacker`. Blocking; standard library only.
 
 Used inside sandboxes and by the SDK, where the stream comes from a sandbox and must not be trusted. Every step goes
 through directory descriptors and follows no link: names are taken apart, absolute ones and ``..`` are refused, and each
@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -22,8 +22,6 @@ from cloche.tar_stream import END, Item, Member, MemberEnd, TarError, TarParser,
 
 CHUNK: Final = 256 * 1024
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-Emit = Callable[[bytes], None]
 
 
 @dataclass(slots=True)
@@ -36,26 +34,36 @@ class TreeCounts:
     bytes: int = 0
 
 
-def pack(root: str, emit: Emit) -> TreeCounts:
+def packed(root: str) -> Iterator[bytes]:
     """The tree below the directory `root` as a tar stream, names relative to it. Devices, FIFOs and sockets are left out.
 
     Raises:
         OSError: something cannot be read; the stream is incomplete then.
     """
-    counts = TreeCounts()
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        emit(encode_header(Member("./", "directory", mode=stat.S_IMODE(os.fstat(fd).st_mode) & 0o777)))
-        _pack_directory(fd, "", emit, counts)
+        mode = stat.S_IMODE(os.fstat(fd).st_mode) & 0o777
+        yield from _gathered(_pieces(fd, mode))
     finally:
         os.close(fd)
-    emit(END)
-    return counts
 
 
-def _pack_directory(root: int, prefix: str, emit: Emit, counts: TreeCounts) -> None:
+def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Headers are small: they go out together with what follows them."""
+    pending = bytearray()
+    for piece in pieces:
+        pending += piece
+        if len(pending) >= CHUNK:
+            yield bytes(pending)
+            pending.clear()
+    if pending:
+        yield bytes(pending)
+
+
+def _pieces(root: int, mode: int) -> Iterator[bytes]:
     """Depth first with a stack of its own: trees may be deeper than Python recurses."""
-    stack: list[tuple[int, str, Iterator[str]]] = [(os.dup(root), prefix, iter(sorted(os.listdir(root))))]
+    yield encode_header(Member("./", "directory", mode=mode))
+    stack: list[tuple[int, str, Iterator[str]]] = [(os.dup(root), "", iter(sorted(os.listdir(root))))]
     try:
         while stack:
             fd, prefix, names = stack[-1]
@@ -63,51 +71,47 @@ def _pack_directory(root: int, prefix: str, emit: Emit, counts: TreeCounts) -> N
             if name is None:
                 os.close(stack.pop()[0])
                 continue
-            below = _pack_entry(fd, name, prefix + name, emit, counts)
+            below = yield from _entry(fd, name, prefix + name)
             if below is not None:
                 stack.append((below, f"{prefix}{name}/", iter(sorted(os.listdir(below)))))
     finally:
         for fd, _, _ in stack:
             os.close(fd)
+    yield END
 
 
-def _pack_entry(directory: int, name: str, path: str, emit: Emit, counts: TreeCounts) -> int | None:
-    """The descriptor of a directory that is to be packed next."""
+def _entry(directory: int, name: str, path: str) -> Generator[bytes, None, int | None]:
+    """Returns the descriptor of a directory that is to be packed next."""
     try:
         facts = os.lstat(name, dir_fd=directory)
         if stat.S_ISLNK(facts.st_mode):
             link = os.readlink(name, dir_fd=directory)
-            emit(encode_header(Member(path, "symlink", mode=0o777, mtime=facts.st_mtime, link=link)))
-            counts.links += 1
+            yield encode_header(Member(path, "symlink", mode=0o777, mtime=facts.st_mtime, link=link))
         elif stat.S_ISDIR(facts.st_mode):
             below = os.open(name, _DIRECTORY, dir_fd=directory)
-            emit(encode_header(Member(path, "directory", mode=facts.st_mode & 0o777, mtime=facts.st_mtime)))
-            counts.directories += 1
+            yield encode_header(Member(path, "directory", mode=facts.st_mode & 0o777, mtime=facts.st_mtime))
             return below
         elif stat.S_ISREG(facts.st_mode):
-            _pack_file(directory, name, path, emit, counts)
+            yield from _file(directory, name, path)
     except FileNotFoundError:
         pass  # gone since the directory was read: as if it had never been there
     return None
 
 
-def _pack_file(directory: int, name: str, path: str, emit: Emit, counts: TreeCounts) -> None:
+def _file(directory: int, name: str, path: str) -> Iterator[bytes]:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(name, flags, dir_fd=directory), "rb", buffering=0) as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode):
             return
-        size = facts.st_size
-        emit(encode_header(Member(path, "file", size, facts.st_mode & 0o777, facts.st_mtime)))
-        left = size
+        yield encode_header(Member(path, "file", facts.st_size, facts.st_mode & 0o777, facts.st_mtime))
+        left = facts.st_size
         while left:
             # A file that shrinks meanwhile is filled up, as tar does: the header has promised the size.
             data = file.read(min(CHUNK, left)) or bytes(min(CHUNK, left))
-            emit(data)
+            yield data
             left -= len(data)
-        emit(padding(size))
-    counts.files += 1
-    counts.bytes += size
+        yield padding(facts.st_size)
 
 
 class Unpacker:

@@ -27,6 +27,7 @@ def test_every_command_is_documented(command: str) -> None:
 @pytest.mark.parametrize(
     "cls",
     [
+        cloche.Files,
         cloche.Sandbox,
         cloche.Context,
         cloche.Contexts,

@@ -29,6 +29,7 @@ def test_the_public_names_are_these() -> None:
         "AsyncProcess", "AsyncProcesses", "AsyncServices", "Process", "Processes", "Services",
         "AsyncPreview", "Preview",
         "ExecFailed", "ExecResult", "Output", "output_bytes",
+        "AsyncFileWatch", "AsyncFiles", "ChangeSet", "FileChange", "FileWatch", "Files", "TreeDownload",
         "Event", "ImageOutput", "Resources", "RunFailed", "RunResult", "RunStatus",
     }  # fmt: skip
 
@@ -56,6 +57,7 @@ def test_sync_and_async_offer_the_same() -> None:
     pairs = [
         (cloche.Sandbox, cloche.AsyncSandbox),
         (cloche.Context, cloche.AsyncContext),
+        (cloche.Files, cloche.AsyncFiles),
         (cloche.Contexts, cloche.AsyncContexts),
         (cloche.RunHandle, cloche.AsyncRunHandle),
         (cloche.Terminals, cloche.AsyncTerminals),

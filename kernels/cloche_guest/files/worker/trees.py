@@ -6,38 +6,18 @@ import os
 
 from cloche.path_text import to_text
 from cloche.tar_stream import TarError
-from cloche.trees import Unpacker, pack
-from cloche_guest.files.frames import CHUNK
+from cloche.trees import Unpacker, packed
 from cloche_guest.files.worker.channel import Channel, Json, Refused, printable, refusal, speaking_of
-
-
-class _Gathering:
-    """Headers are small: they go out together with what follows them."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._pending = bytearray()
-
-    def emit(self, data: bytes) -> None:
-        self._pending += data
-        if len(self._pending) >= CHUNK:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._pending:
-            self._channel.data(bytes(self._pending))
-            self._pending.clear()
 
 
 def download(channel: Channel, order: Json) -> None:
     """``path``: a directory. The result, then the stream."""
     path: str = order["path"]
-    out = _Gathering(channel)
     with speaking_of(path):
         os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         channel.answer({"ready": True})
-        pack(path, out.emit)
-    out.flush()
+        for piece in packed(path):
+            channel.data(piece)
     channel.end()
 
 
