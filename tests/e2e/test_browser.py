@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-import pytest
 
 from .server_process import ServerProcess
 
 WEB = Path(__file__).parents[2] / "web"
 
 
-@pytest.mark.skipif(
-    not (WEB / "node_modules").exists() or not shutil.which("chromium") or not shutil.which("node"),
-    reason="make web and chromium: needs Node",
-)
 def test_a_terminal_in_a_browser(
     server: ServerProcess, client: httpx.Client, make_sandbox: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
@@ -47,7 +48,15 @@ def test_a_sandbox_whose_first_process_is_killed_says_so(
 ) -> None:
     sandbox_id = make_sandbox(driver=driver)
     pid = int((server.directory / "run" / driver / sandbox_id / "pid").read_text())
-    os.kill(pid, signal.SIGKILL)
+    run(client, sandbox_id, "1")
+    with ThreadPoolExecutor() as pool:
+        path = f"/v1/sandboxes/{sandbox_id}/contexts/default/runs"
+        waiting = pool.submit(client.post, path, json={"code": "import time; time.sleep(60)"})
+        while not any(s["state"] == "running" for s in client.get(path).json()["runs"]):
+            time.sleep(0.02)
+        os.kill(pid, signal.SIGKILL)
+        answer = waiting.result().json()
+    assert (answer["code"], answer["details"]["state"]) == ("sandbox_not_running", "failed")
     deadline = time.monotonic() + 10
     while (shown := client.get(f"/v1/sandboxes/{sandbox_id}").json())["state"] == "running":
         assert time.monotonic() < deadline

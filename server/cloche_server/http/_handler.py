@@ -14,7 +14,7 @@ from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
 from tornado.web import stream_request_body
 
-from cloche.errors import BodyTooLarge, ClocheError, ConnectionFailed, GuestFault
+from cloche.errors import BodyTooLarge, ClocheError, ConnectionFailed, GuestFault, SandboxUnreachable
 from cloche_server.http._base import BaseHandler, idempotency_key, last_event_id
 from cloche_server.http._bodies import parse_body, refuse_body
 from cloche_server.http._sse import EventTail, failure_event
@@ -232,7 +232,7 @@ class ApiHandler(BaseHandler):
         if route.act is not None:
             self._reply(await route.act(self.services, call))
         else:
-            await self._relay(route, call)
+            await self._relay_to_living(route, call)
 
     def _call(self, route: Route) -> Call:
         assert self.principal is not None
@@ -266,6 +266,17 @@ class ApiHandler(BaseHandler):
         self.finish(reply.body if isinstance(reply.body, bytes) else reply.body.model_dump_json())
 
     # Relay
+
+    async def _relay_to_living(self, route: Route, call: Call) -> None:
+        """A guest that cannot be reached may have ended just now: then that, and why, is the answer."""
+        try:
+            await self._relay(route, call)
+        except SandboxUnreachable:
+            if not self._headers_written:
+                sandbox_id = call.path["sandbox_id"]
+                await self.services.sandboxes.settle(sandbox_id)
+                self.services.sandboxes.running(call.principal, sandbox_id)
+            raise
 
     async def _relay(self, route: Route, call: Call) -> None:
         streaming = route.streams is Streams.ALWAYS or (route.streams is Streams.ON_REQUEST and call.wants_events)

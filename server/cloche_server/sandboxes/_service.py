@@ -95,6 +95,13 @@ class SandboxService:
         why = f": {row.failure.message}" if row.failure else ""
         raise SandboxNotRunning(f"sandbox {sandbox_id} is {row.state.value}{why}", details=details)
 
+    async def settle(self, sandbox_id: str, bound_s: float = 1.0) -> None:
+        """Wait until a sandbox that has ended is known to have, at most ``bound_s``: the watch hears of it a moment later
+        than who talks to its guest."""
+        live = self._live.get(sandbox_id)
+        if live is not None and live.watch is not None:
+            await asyncio.wait([live.watch], timeout=bound_s)
+
     # Creating
 
     async def create(self, owner: str, wanted: SandboxCreate, claim: Callable[[str], None] | None = None) -> SandboxRow:

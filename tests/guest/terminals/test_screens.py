@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from viewer import Viewer
 
 from cloche._terminal_stream import Output, Preamble, Reset, Resized, StreamEvent
@@ -73,7 +71,6 @@ class Recorder:
                 self.painted.append({"cols": cols, "rows": rows})
 
 
-@pytest.mark.skipif(not (WEB / "node_modules").exists() or not shutil.which("node"), reason="make web: needs Node")
 def test_screens_are_the_same_after_a_reconnect(terminal: Make, attach: Attach, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("".join(f"line {n} \x1b[3{n % 8}mcolour\x1b[0m\n" for n in range(200)))

@@ -45,8 +45,6 @@ def test_no_call_is_both_allowed_and_refused() -> None:
 
 def test_every_call_this_machines_headers_know_has_been_thought_of() -> None:
     header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
-    if not header.exists():
-        pytest.skip("no kernel headers")
     names = set(re.findall(r"#define __NR_(\w+)", header.read_text()))
     assert names - ALLOWED - REFUSED_NAMES - CONDITIONAL == set()
 
