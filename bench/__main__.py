@@ -11,10 +11,12 @@ import click
 from bench import cells as cells_bench
 from bench import contexts as contexts_bench
 from bench import create as create_bench
+from bench import files as files_bench
 from bench import preview as preview_bench
 from bench import processes as process_bench
 from bench import soak as soak_bench
 from bench import terminals as terminals_bench
+from bench import watches as watches_bench
 from bench._gateway import Gateway
 from bench._report import report
 from cloche import Client, ClocheError
@@ -131,6 +133,35 @@ def terminal(image: str | None, drivers: Sequence[str], n: int, as_json: bool) -
     """Echo of a keystroke and throughput of a terminal, against terminado."""
     with Client() as client:
         tables = terminals_bench.measure(client, image, drivers or working(client), n)
+    report(tables, as_json=as_json)
+
+
+@bench.command()
+@image_option
+@drivers_option
+@click.option("--files", default=20_000, show_default=True, help="Small files.")
+@click.option("--large-mb", default=256, show_default=True, help="2048 shows that memory stays flat.")
+@click.option("-n", default=1, show_default=True, help="Rounds on each driver.")
+@json_option
+def files(image: str | None, drivers: Sequence[str], files: int, large_mb: int, n: int, as_json: bool) -> None:
+    """Many small files and a large one, by programs and over the API."""
+    with Client() as client:
+        tables = [
+            files_bench.measure(client, image, driver, files, large_mb, n) for driver in drivers or working(client)
+        ]
+    report(tables, as_json=as_json)
+
+
+@bench.command()
+@image_option
+@drivers_option
+@click.option("-n", default=100, show_default=True, help="Changes of each kind.")
+@click.option("--files", default=5000, show_default=True, help="Of the burst.")
+@json_option
+def watch(image: str | None, drivers: Sequence[str], n: int, files: int, as_json: bool) -> None:
+    """From a change of a file to the event at a client."""
+    with Client() as client:
+        tables = [watches_bench.measure(client, image, driver, n, files) for driver in drivers or working(client)]
     report(tables, as_json=as_json)
 
 
