@@ -19,6 +19,8 @@ import termios
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from cloche_guest.credentials import being, can_be_another
+
 
 @dataclass(frozen=True, slots=True)
 class Account:
@@ -101,20 +103,22 @@ class Children:
         Raises:
             OSError: the program or `cwd` cannot be used; `filename` says which.
         """
-        popen = subprocess.Popen(
-            list(argv),
-            cwd=cwd,
-            env=dict(env),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=pass_fds,
-            start_new_session=True,
-            user=account.uid if account else None,
-            group=account.gid if account else None,
-            extra_groups=groups_of(account) if account else None,
-            preexec_fn=_take_terminal if controlling_terminal else None,  # noqa: PLW1509 - see there
-        )
+        ids = account if account is None or account.uid == 0 or not can_be_another() else None
+        with _being(account) if ids is not account else contextlib.nullcontext():
+            popen = subprocess.Popen(
+                list(argv),
+                cwd=cwd,
+                env=dict(env),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=pass_fds,
+                start_new_session=True,
+                user=ids.uid if ids else None,
+                group=ids.gid if ids else None,
+                extra_groups=groups_of(ids) if ids else None,
+                preexec_fn=_take_terminal if controlling_terminal else None,  # noqa: PLW1509 - see there
+            )
         child = Child(popen, asyncio.get_running_loop().create_future())
         self._children[child.pid] = child
         return child
@@ -139,6 +143,11 @@ class Children:
         child = self._children.pop(result.si_pid, None)
         if child is not None:
             child._end(_status(result))
+
+
+def _being(account: Account | None) -> contextlib.AbstractContextManager[None]:
+    assert account is not None
+    return being(account.uid, account.gid, groups_of(account))
 
 
 def _take_terminal() -> None:

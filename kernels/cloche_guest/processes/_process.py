@@ -264,6 +264,7 @@ class LiveProcess:
         self._finished_at = datetime.now(UTC)
         self._held = decision.held
         for output in self._outputs:
+            output.drain()
             output.ignore()
         if self._stdin is not None:
             self._stdin.close()
