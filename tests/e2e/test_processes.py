@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -166,13 +167,15 @@ def test_the_end_of_the_sandbox_ends_a_stream_with_an_error(connected: Client, s
         process = own.processes.start("echo up; sleep 1000")
         process.wait_for_log("up")
         threading.Timer(0.5, own.delete).start()
-        with pytest.raises(ClocheError):
-            check_that_it_runs(process)
+        with suppress(ClocheError):
+            check_that_it_was_killed(process)
 
 
-def check_that_it_runs(process: Process) -> None:
+def check_that_it_was_killed(process: Process) -> None:
+    """An error, or the truth: the guest may still see how its process was killed before it is killed itself."""
     for event in process.events():
-        assert event.type in ("started", "stdout")
+        assert event.type in ("started", "stdout") or event.data.get("signal") == "SIGKILL", event
+    raise AssertionError("the stream ended as if the process had ended by itself")
 
 
 def test_a_service_is_kept_running_and_told_of(sandbox: Sandbox) -> None:
