@@ -18,7 +18,7 @@ from cloche_server.routes import ROUTES
 from .conftest import end_server, make_server
 from .server_process import ServerProcess
 
-ENDLESS = {"context_events", "sandbox_events", "process_events"}
+ENDLESS = {"context_events", "sandbox_events", "process_events", "watch_events"}
 """Streams without an end are not for a fuzzer that waits for whole answers."""
 
 DESTRUCTIVE = {"delete_sandbox", "delete_context", "restart_context"}

@@ -31,9 +31,7 @@ def _pattern(text: str) -> str:
 
 
 _AsText = PlainSerializer(to_text, return_type=str, when_used="json")
-FilePath = Annotated[
-    str, StringConstraints(min_length=1, max_length=3 * MAX_PATH_BYTES), AfterValidator(_name), _AsText
-]
+FilePath = Annotated[str, StringConstraints(min_length=1), AfterValidator(_name), _AsText]
 FileName = Annotated[str, AfterValidator(from_text), _AsText]
 """A name, a relative path or the target of a link, as the sandbox says it."""
 

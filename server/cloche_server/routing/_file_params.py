@@ -24,7 +24,7 @@ class StatPath(OfPath):
 class ListPath(OfPath):
     depth: int = Field(default=1, ge=1, le=1000, description="1: only the directory itself")
     limit: int = Field(default=1000, ge=1, le=10_000)
-    page: Annotated[str, StringConstraints(min_length=1, max_length=16_384)] | None = Field(
+    page: Annotated[str, StringConstraints(min_length=1)] | None = Field(
         default=None, description="`next_page` of the page before"
     )
 
