@@ -132,11 +132,12 @@ def test_list_glob_and_search(box: Box) -> None:
 def test_errors(box: Box) -> None:
     box.run("import os; os.mkfifo('/workspace/fifo')")
     assert box.post("mkdir", path="d/e", parents=True).status_code == 201
+    assert box.put("file", b"").status_code == 201
     for answer, expected in (
         (box.get("none"), "not_found"),
         (box.get("d"), "is_directory"),
         (box.get("fifo"), "not_regular_file"),
-        (box.get("data.bin/x"), "not_directory"),
+        (box.get("file/x"), "not_directory"),
         (box.post("mkdir", path="d"), "already_exists"),
         (box.post("remove", path="d"), "not_empty"),
         (box.post("move", path="d", destination="/etc/d"), "permission_denied"),
@@ -146,7 +147,7 @@ def test_errors(box: Box) -> None:
         (box.client.put(box.url("content", "x", unknown="1"), content=b""), "invalid_request"),
     ):
         assert code(answer) == expected, answer.text
-    assert box.client.head(box.url("content", "data.bin")).status_code == 405
+    assert box.client.head(box.url("content", "file")).status_code == 405
 
 
 def test_a_full_disk(box: Box) -> None:

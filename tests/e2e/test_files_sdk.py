@@ -117,8 +117,9 @@ async def test_the_same_awaited(server: ServerProcess, sandbox: Sandbox, tmp_pat
         assert (await same.files.upload(tmp_path / "f", "async")).size == 1_000_000
         assert await same.files.download("async", tmp_path / "g") == 1_000_000
         assert (await same.files.write("t", "text")).size == 4
-        async with await same.files.watch("w") as watch:
-            await same.files.write("w/b", b"")
+        await same.files.mkdir("aw")
+        async with await same.files.watch("aw") as watch:
+            await same.files.write("aw/b", b"")
             async for change in watch:
                 assert (change.kind, change.path) == ("create", "b")
                 break
@@ -146,15 +147,16 @@ def test_the_command_line(server: ServerProcess, sandbox: Sandbox, tmp_path: Pat
     assert cli(server, "files", "rm", "-r", f"{box}:c").returncode == 0
     assert cli(server, "cp", f"{box}:none", str(tmp_path / "x")).returncode == 3
     assert cli(server, "cp", "a", "b").returncode == 2
+    sandbox.files.mkdir("cw")
     env = {**os.environ, "CLOCHE_URL": server.url, "CLOCHE_API_KEY": server.key}
     program = str(Path(sys.executable).with_name("cloche"))
     with subprocess.Popen(
-        [program, "watch", f"{box}:w"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [program, "watch", f"{box}:cw"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stderr is not None
         assert process.stdout is not None
         assert b"watching" in process.stderr.readline()
-        sandbox.files.write(b"w/new\n\x1b[2J", b"")
+        sandbox.files.write(b"cw/new\n\x1b[2J", b"")
         line = process.stdout.readline()
         assert line.startswith(b"create  new")
         assert b"\x1b" not in line
