@@ -6,6 +6,8 @@ IMAGE ?= python
 # Images and sandboxes need root; the scripts that install ask for it only when something is missing.
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env)
 TESTS ?= tests
+# The order of tests is random, but the same in every run that does not choose another: a failure can be repeated.
+SEED ?= 20261129
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check setup system venv runsc image web webtest lint format types pytest lock clean
@@ -55,7 +57,7 @@ types: venv  ## mypy --strict
 
 pytest: setup  ## the tests; TESTS=path for some of them
 	@echo 'pytest: $(TESTS)'
-	@$(ROOT) $(BIN)/python -m pytest $(TESTS)
+	@$(ROOT) $(BIN)/python -m pytest --randomly-seed=$(SEED) $(TESTS)
 
 lock: venv  ## write the hashed lock files anew
 	@scripts/lock
