@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -202,6 +203,14 @@ def test_twenty_thousand_files_in_new_directories(guest: Guest, home: Path) -> N
         assert not reader.problems
 
 
+def _stop(pids: list[int]) -> None:
+    """Every worker of the guest, and not one event before all of their threads stand still."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+        stats = [thread / "stat" for thread in Path(f"/proc/{pid}/task").iterdir()]
+        wait_for(lambda stats=stats: all(") T " in stat.read_text() for stat in stats), f"the stop of {pid}")  # type: ignore[misc]
+
+
 def test_overflow_is_said_and_recovered_from(guest: Guest, home: Path) -> None:
     """cloudflare/sandbox-sdk drops events in silence after 1000 (behaviour.md 1.7). A stopped worker fills the queue."""
     (home / "old").write_text("1")
@@ -210,10 +219,9 @@ def test_overflow_is_said_and_recovered_from(guest: Guest, home: Path) -> None:
         (home / "first").touch()
         reader.wait("create", path="first")
         reader.tree |= {"old": False, "gone": False}
-        worker = subprocess.run(
-            ["pgrep", "-P", str(guest.process.pid), "-f", "files.worker"], capture_output=True, check=True
-        ).stdout.split()[0]
-        os.kill(int(worker), 19)
+        found = ["pgrep", "-P", str(guest.process.pid), "-f", "files.worker"]
+        workers = [int(pid) for pid in subprocess.run(found, capture_output=True, check=True).stdout.split()]
+        _stop(workers)
         try:
             limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
             (home / "sub").mkdir()
@@ -224,7 +232,8 @@ def test_overflow_is_said_and_recovered_from(guest: Guest, home: Path) -> None:
             (home / "old").write_text("22")
             (home / "gone").unlink()
         finally:
-            os.kill(int(worker), 18)
+            for pid in workers:
+                os.kill(pid, signal.SIGCONT)
         reader.wait("overflow", timeout_s=30)
         reader.wait("rescanned", timeout_s=30)
         assert reader.tree == on_disk(home)

@@ -146,15 +146,14 @@ class Cgroup:
 
     def _remove_directories(self) -> None:
         for directory in self._layout.all_directories(self._name):
-            for nested in sorted(directory.glob("**/"), reverse=True):
+            for nested, _, _ in os.walk(directory, topdown=False):
                 with suppress(FileNotFoundError):
                     os.rmdir(nested)
-            with suppress(FileNotFoundError):
-                os.rmdir(directory)
 
 
 def _procs_files(directory: Path) -> Iterable[Path]:
-    return directory.glob("**/cgroup.procs")
+    """Of the cgroup and all below it, as far as they are still there: a straggler may remove it under our feet."""
+    return [Path(path, "cgroup.procs") for path, _, _ in os.walk(directory)]
 
 
 def _kill(pids: Iterable[int]) -> None:
