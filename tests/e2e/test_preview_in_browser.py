@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +17,10 @@ import pytest
 
 from .browser import Page, browser_page
 from .conftest import DRIVERS
+from .installed import vite_modules
 from .server_process import ServerProcess
 from .test_previews import PYTHON, Site
 
-VITE = "vite@7.3.8"
 NODE = shutil.which("node")
 
 UNPACK = """
@@ -47,24 +46,10 @@ import.meta.hot.accept('./text.js', changed => show(changed.text))
 
 
 @pytest.fixture(scope="module")
-def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An installed Vite; kept in a cache from run to run."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloche-tests" / VITE
-    if not (cache / "complete").exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        (cache / "package.json").write_text('{"private": true}')
-        command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", VITE]
-        done = subprocess.run(command, cwd=cache, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == 0, done.stderr
-        (cache / "complete").touch()
-    return cache / "node_modules"
-
-
-@pytest.fixture(scope="module")
-def archive(modules: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("vite") / "tree.tar"
     with tarfile.open(made, "w") as tree:
-        tree.add(modules, "site/node_modules")
+        tree.add(vite_modules(), "site/node_modules")
         tree.add(os.path.realpath(str(NODE)), "node")
     return made
 
