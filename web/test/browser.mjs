@@ -5,6 +5,7 @@
 
 import { chromium } from "playwright-core";
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 
 const [login, shots, watch] = process.argv.slice(2);
 const browser = await chromium.launch({
@@ -29,6 +30,19 @@ async function open(context, url) {
   return page;
 }
 
+const axe = await readFile(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
+
+/** axe-core, all its rules, best practices too. Injected over the debugging protocol: the page's own policy allows no script. */
+async function checkAccess(page, what) {
+  await page.evaluate(axe);
+  const { violations, passes } = await page.evaluate(() => globalThis.axe.run());
+  const found = violations.flatMap(({ id, help, nodes }) => nodes.map((node) => `${id}: ${help}: ${node.html}`));
+  assert.deepEqual(found, [], `of ${what}`);
+  assert.ok(passes.some(({ id }) => id === "document-title"), "axe has looked at nothing");
+}
+
+const copied = (page) => page.evaluate(() => navigator.clipboard.readText());
+
 const rows = (page) => page.locator(".xterm-rows").innerText();
 
 async function until(page, pattern, what) {
@@ -43,6 +57,7 @@ async function until(page, pattern, what) {
 
 try {
   const context = await browser.newContext({ viewport: { width: 1000, height: 600 } });
+  await context.grantPermissions(["clipboard-read", "clipboard-write"], { origin: new URL(login).origin });
   const page = await open(context, login);
   await page.locator(".status.connected").waitFor();
   assert.match(page.url(), /\/ui\/terminal\?sandbox=/);
@@ -72,10 +87,32 @@ try {
   assert.doesNotMatch(await rows(page), /command not found/);
   console.log("ok searches");
 
+  await page.evaluate(() => navigator.clipboard.writeText("what the person has copied"));
+  await page.keyboard.type("printf '\\033]52;c;?\\a'; read -rst 1 answer; echo answered: [$answer]\n");
+  await until(page, /^answered: \[\]$/m, "answer to a query of the clipboard");
+  await page.keyboard.type("printf '\\033]52;c;%s\\a' $(printf 'rm -r \\033x' | base64); echo asked $((1+3))\n");
+  await until(page, /^asked 4$/m, "request to copy");
+  const prompt = page.locator(".copy-prompt");
+  assert.match(await prompt.innerText(), /rm -r \\u\{1b\}x/);
+  assert.equal(await copied(page), "what the person has copied");
+  await page.keyboard.type("echo keys are the program\\'s\n"); // Enter is no yes
+  await until(page, /^keys are the program's$/m, "what was typed");
+  await checkAccess(page, "a request to copy");
+  await page.screenshot({ path: `${shots}/copy.png` });
+  await prompt.getByRole("button", { name: "Do not copy" }).click();
+  await prompt.waitFor({ state: "detached" });
+  assert.equal(await copied(page), "what the person has copied");
+  await page.keyboard.type("printf '\\033]52;c;%s\\a' $(printf 'wanted' | base64)\n");
+  await prompt.locator("button[aria-disabled=false]", { hasText: "Copy" }).click();
+  await prompt.waitFor({ state: "detached" });
+  assert.equal(await copied(page), "wanted");
+  console.log("ok asks before a program copies");
+
   await page.reload();
   await page.locator(".status.connected").waitFor();
   await until(page, /^all 3 done$/m, "output after a reload");
   assert.doesNotMatch(await rows(page), /2026;\d/, "a replayed query was answered into the shell");
+  assert.equal(await prompt.count(), 0, "a replayed request to copy asked again");
   console.log("ok survives a reload");
 
   const stranger = await browser.newContext({ viewport: { width: 700, height: 400 } });
@@ -89,6 +126,19 @@ try {
   assert.doesNotMatch(await rows(watcher), /intruder/);
   assert.match(await watcher.locator(".role").innerText(), /watching only/);
   console.log("ok read-only link");
+
+  await page.keyboard.press("Control+Shift+F");
+  await page.locator("button", { hasText: "Share" }).click();
+  await page.locator(".notice").waitFor();
+  await checkAccess(page, "the search and a notice");
+  await page.screenshot({ path: `${shots}/share.png` });
+  await page.locator("button", { hasText: "Dismiss" }).click();
+  await checkAccess(watcher, "a watcher's page");
+  const chooser = await open(context, new URL("/ui/terminal", login).href);
+  await chooser.locator(".chooser a").first().waitFor();
+  await checkAccess(chooser, "the list of sandboxes");
+  await chooser.close();
+  console.log("ok accessible");
 
   const second = await open(context, page.url());
   await second.locator(".status.connected").waitFor();
@@ -104,6 +154,7 @@ try {
   await second.keyboard.type("exit 3\n");
   await second.locator(".status", { hasText: "exited (3)" }).waitFor();
   await page.locator(".status", { hasText: "exited (3)" }).waitFor();
+  await checkAccess(page, "an ended terminal");
   console.log("ok shows the exit");
   assert.deepEqual(problems, []);
 } finally {

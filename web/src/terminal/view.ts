@@ -10,6 +10,7 @@ import { Unicode11Addon } from "@xterm/addon-unicode11";
 import { WebLinksAddon } from "@xterm/addon-web-links";
 import { Terminal } from "@xterm/xterm";
 import type { StreamEvent } from "../protocol/stream";
+import { copyText, hearCopies } from "./clipboard";
 import { actionOf } from "./keys";
 import { muteQueries } from "./queries";
 
@@ -19,6 +20,8 @@ export interface ViewListener {
   onTitle(title: string): void;
   onSearch(): void;
   onBell(): void;
+  /** A program wants this copied; nothing is copied before a person has said yes. */
+  onCopyWanted(text: string): void;
 }
 
 const FOCUS_REPORTS = new Set(["\x1b[I", "\x1b[O"]);
@@ -49,6 +52,11 @@ export class TerminalView {
     terminal.loadAddon(new WebLinksAddon());
     terminal.unicode.activeVersion = "11";
     muteQueries(terminal.parser, () => this.isMuted);
+    hearCopies(
+      terminal.parser,
+      () => this.isMuted,
+      (text) => listener.onCopyWanted(text),
+    );
     terminal.onData((data) => this.#typed(data));
     terminal.onBinary((data) => listener.onInput(Uint8Array.from(data, (character) => character.charCodeAt(0))));
     terminal.onTitleChange((title) => listener.onTitle(title));
@@ -149,7 +157,7 @@ export class TerminalView {
     switch (actionOf(event, this.terminal.hasSelection())) {
       case "copy":
         event.preventDefault();
-        void navigator.clipboard.writeText(this.terminal.getSelection());
+        void copyText(this.terminal.getSelection());
         this.terminal.clearSelection();
         return false;
       case "paste":

@@ -4,6 +4,8 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { call, terminalPath } from "../net/api";
 import type { LinkState } from "../net/connection";
+import { copyText } from "../terminal/clipboard";
+import { CopyPrompt } from "./copy-prompt";
 import type { Session } from "./session";
 
 export function TerminalPage({ session }: { session: Session }) {
@@ -19,11 +21,12 @@ export function TerminalPage({ session }: { session: Session }) {
     <main class="terminal-page">
       <header>
         <Status session={session} />
-        <span class="title">{session.title.value}</span>
+        <h1 class="title">{session.title.value || "Terminal"}</h1>
         <Actions session={session} />
       </header>
       {session.isSearching.value && <SearchBar session={session} />}
       <div class={session.isPainting.value ? "screen painting" : "screen"} ref={place} />
+      {session.wanted.value !== null && <CopyPrompt session={session} text={session.wanted.value} />}
       {session.notice.value !== "" && (
         <p class="notice" role="status">
           {session.notice.value}{" "}
@@ -71,7 +74,7 @@ function Actions({ session }: { session: Session }) {
   const share = async () => {
     const made = await call<{ path: string }>("POST", `${terminalPath(target)}/share`, null, {});
     shared.value = new URL(made.path, location.origin).href;
-    await navigator.clipboard.writeText(shared.value).catch(() => undefined);
+    await copyText(shared.value);
     session.notice.value = `link for watching: ${shared.value}`;
   };
   const { cols, rows } = size.value;

@@ -16,6 +16,8 @@ export class Session {
   readonly role = signal<Role | null>(null);
   readonly title = signal("");
   readonly notice = signal("");
+  /** What a program wants in the clipboard; the last wish counts. */
+  readonly wanted = signal<string | null>(null);
   readonly exit = signal<{ code: number | null; signal: number | null } | null>(null);
   readonly isPainting = signal(true);
   readonly isSearching = signal(false);
@@ -30,6 +32,7 @@ export class Session {
     onTitle: (title) => (this.title.value = title),
     onSearch: () => (this.isSearching.value = true),
     onBell: () => this.#flash(),
+    onCopyWanted: (text) => (this.wanted.value = text),
   });
   readonly #stream = new TerminalStream(randomId());
   readonly #connection: Connection;
