@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cloche.errors import NotFound, SandboxStartFailed
+from cloche.errors import NotFound, SandboxNotRunning, SandboxStartFailed
 from cloche_server.drivers._base import (
+    Checkpoint,
     ExitReason,
     Probe,
     RunState,
@@ -21,16 +22,24 @@ from cloche_server.drivers._base import (
 
 from .fake_guest import FakeGuest, Raw
 
+CHECKPOINT_FILE = "checkpoint.json"
+
 
 @dataclass
 class FakeDriver:
-    """``start_error`` is raised by the next start; ``no_guest`` starts sandboxes that never dial."""
+    """``start_error`` is raised by every start, ``checkpoint_error`` by every checkpoint; ``no_guest`` starts sandboxes
+    that never dial. A checkpoint is one small file with the guest's hello, and whether it has memory follows from the
+    capabilities; a start from it with memory says that hello again, as a restored guest does."""
 
     name: str = "runc"
     isolation: str = "none, a fake"
-    capabilities: frozenset[str] = frozenset()
+    capabilities: frozenset[str] = frozenset({"pause", "memory_snapshot", "file_snapshot", "volumes"})
     works: bool = True
     start_error: Exception | None = None
+    checkpoint_error: Exception | None = None
+    checkpoints: list[tuple[str, Path, bool]] = field(default_factory=list)
+    paused: set[str] = field(default_factory=set)
+    disk_bytes: int = 0
     no_guest: bool = False
     raw: Raw | None = None
     guests: dict[str, FakeGuest] = field(default_factory=dict)
@@ -60,12 +69,14 @@ class FakeDriver:
     def _start_guest(self, spec: SandboxSpec) -> None:
         env = spec.guest_env
         json.loads(env["CLOCHE_ENV"])
+        saved = json.loads((spec.checkpoint / CHECKPOINT_FILE).read_text()) if spec.checkpoint else None
         guest = FakeGuest(
             spec.uplink_directory / "uplink.sock",
             env["CLOCHE_SANDBOX_ID"],
             env["CLOCHE_EPOCH"],
             env["CLOCHE_UPLINK_TOKEN"],
             self.raw,
+            hello=saved,
         )
         self.guests[spec.sandbox_id] = guest
         guest.start()
@@ -78,7 +89,34 @@ class FakeDriver:
         if sandbox_id not in self.ends:
             return SandboxStatus(RunState.UNKNOWN, ExitReason.LOST)
         end = self.ends[sandbox_id]
-        return end.result() if end.done() else SandboxStatus(RunState.RUNNING)
+        alive = RunState.PAUSED if sandbox_id in self.paused else RunState.RUNNING
+        return end.result() if end.done() else SandboxStatus(alive)
+
+    async def pause(self, sandbox_id: str) -> None:
+        await self._must_be_alive(sandbox_id)
+        self.paused.add(sandbox_id)
+
+    async def resume(self, sandbox_id: str) -> None:
+        await self._must_be_alive(sandbox_id)
+        self.paused.discard(sandbox_id)
+
+    async def _must_be_alive(self, sandbox_id: str) -> None:
+        if not (await self.inspect(sandbox_id)).is_alive:
+            raise SandboxNotRunning(f"sandbox {sandbox_id} does not run")
+
+    async def checkpoint(self, sandbox_id: str, directory: Path, *, keep_running: bool) -> Checkpoint:
+        await self._must_be_alive(sandbox_id)
+        if self.checkpoint_error is not None:
+            raise self.checkpoint_error
+        memory = "memory_snapshot" in self.capabilities
+        guest = self.guests.get(sandbox_id)
+        directory.mkdir(mode=0o700)
+        saved = directory / CHECKPOINT_FILE
+        saved.write_text(json.dumps(guest.hello if guest and memory else None))
+        self.checkpoints.append((sandbox_id, directory, keep_running))
+        if not keep_running:
+            await self.destroy(sandbox_id)
+        return Checkpoint(memory, 0.01, (CHECKPOINT_FILE,), saved.stat().st_blocks * 512)
 
     async def wait_exit(self, sandbox_id: str) -> SandboxStatus:
         return await asyncio.shield(self.ends[sandbox_id])
@@ -91,6 +129,7 @@ class FakeDriver:
         if self.destroy_hangs:
             await asyncio.sleep(3600)
         self.specs.pop(sandbox_id, None)
+        self.paused.discard(sandbox_id)
         guest = self.guests.pop(sandbox_id, None)
         if guest is not None:
             await guest.close()
@@ -102,7 +141,7 @@ class FakeDriver:
         return 0
 
     async def usage(self, _sandbox_id: str) -> Usage:
-        return Usage(0, 0, 0.0, 0)
+        return Usage(0, 0, 0.0, 0, self.disk_bytes)
 
     async def console(self, _sandbox_id: str) -> str:
         return ""

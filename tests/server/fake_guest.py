@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from cloche.models.guest import PROTOCOL_VERSION, HelloReply
+from cloche.models.guest import PROTOCOL_VERSION, HelloReply, Identity
 
 Raw = Callable[[str, str, dict[str, str], bytes, asyncio.StreamWriter], Awaitable[None]]
 """(method, target, headers, body, writer): writes a whole raw answer."""
@@ -32,10 +32,18 @@ class FakeGuest:
     """Keeps ``idle`` connections dialled. Close it."""
 
     def __init__(
-        self, path: Path, sandbox_id: str, epoch: str, token: str, raw: Raw | None = None, idle: int = 2
+        self,
+        path: Path,
+        sandbox_id: str,
+        epoch: str,
+        token: str,
+        raw: Raw | None = None,
+        idle: int = 2,
+        hello: dict[str, object] | None = None,
     ) -> None:
+        """``hello``: of a guest that was saved, which goes on saying it until it is told who it is now."""
         self._path = path
-        self._hello = {
+        self.hello: dict[str, object] = hello or {
             "protocol": PROTOCOL_VERSION,
             "sandbox_id": sandbox_id,
             "epoch": epoch,
@@ -83,10 +91,13 @@ class FakeGuest:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """True when it had a request: by then another connection was dialled in its place."""
-        writer.write(json.dumps(self._hello).encode() + b"\n")
+        writer.write(json.dumps(self.hello).encode() + b"\n")
         reply = HelloReply.model_validate_json(await reader.readline())
         self.replies.append(reply)
         if reply.identity is None:
+            return False
+        if getattr(reply, "reborn", False):
+            self._become(reply.identity)
             return False
         first = True
         while True:
@@ -119,6 +130,16 @@ class FakeGuest:
                 await asyncio.gather(answering, return_exceptions=True)
             await writer.drain()
 
+    def _become(self, identity: Identity) -> None:
+        self.hello = {
+            **self.hello,
+            "sandbox_id": identity.sandbox_id,
+            "epoch": identity.epoch,
+            "guest_epoch": secrets.token_hex(4),
+            "token": self.hello["session"],
+            "session": secrets.token_hex(16),
+        }
+
     async def _answer_early(self, answer: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(answer)
         await writer.drain()
@@ -143,9 +164,15 @@ class FakeGuest:
 
 
 async def echo(method: str, target: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter) -> None:
-    """Health, and an echo of anything else."""
+    """Health, what a server asks of every guest around a checkpoint, and an echo of anything else."""
     if target == "/v1/health":
         writer.write(http_answer(200, {"status": "ok"}))
+        return
+    if target in ("/v1/uplinks/close", "/v1/identity", "/v1/end-all"):
+        writer.write(http_answer(204, b""))
+        return
+    if target == "/v1/activity":
+        writer.write(http_answer(200, {"busy": False, "reasons": [], "idle_s": 0.0}))
         return
     text = body.decode("utf-8", "replace")
     writer.write(http_answer(200, {"method": method, "target": target, "headers": headers, "body": text}))

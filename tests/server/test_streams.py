@@ -287,7 +287,7 @@ async def socket_guest(cloche: Harness, script: Callable[[Socket], Awaitable[Non
     server = HTTPServer(Application([(r"/v1/.*/events", Handler)]))
     stream = IOStream(socket.socket(socket.AF_UNIX))
     await stream.connect(str(spec.uplink_directory / "uplink.sock"))
-    await stream.write(json.dumps(fake._hello).encode() + b"\n")
+    await stream.write(json.dumps(fake.hello).encode() + b"\n")
     await stream.read_until(b"\n")
     server.handle_stream(stream, "uplink")
     url = f"{cloche.base.replace('http', 'ws')}/v1/sandboxes/{sandbox_id}/{RUN}"

@@ -3,6 +3,7 @@
 from cloche_server.drivers._base import (
     GUEST_ARGV,
     UPLINK_MOUNT,
+    Checkpoint,
     Driver,
     ExitReason,
     Probe,
@@ -12,6 +13,7 @@ from cloche_server.drivers._base import (
     SandboxStatus,
     SelfTest,
     Usage,
+    VolumeMount,
     check_sandbox_id,
 )
 from cloche_server.drivers._oci_driver import OciDriver
@@ -20,6 +22,7 @@ from cloche_server.drivers._select import doctor, open_drivers, pick_driver, rep
 __all__ = [
     "GUEST_ARGV",
     "UPLINK_MOUNT",
+    "Checkpoint",
     "Driver",
     "ExitReason",
     "OciDriver",
@@ -30,6 +33,7 @@ __all__ = [
     "SandboxStatus",
     "SelfTest",
     "Usage",
+    "VolumeMount",
     "check_sandbox_id",
     "doctor",
     "open_drivers",

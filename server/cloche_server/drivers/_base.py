@@ -18,6 +18,21 @@ GUEST_ARGV: Final = ("/opt/cloche/bin/python", "-m", "cloche_guest")
 UPLINK_MOUNT: Final = "/run/cloche"
 """Where ``uplink_directory`` is seen inside."""
 
+RESERVED_TARGETS: Final = (
+    "/proc",
+    "/sys",
+    "/dev",
+    "/run",
+    "/opt/cloche",
+    "/etc",
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+)
+"""Where no volume may be mounted: it would hide what the guest or the boundary needs."""
+
 _SANDBOX_ID: Final = re.compile(r"[a-z0-9]{20}")
 
 
@@ -35,6 +50,34 @@ class ResourceLimits(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class VolumeMount:
+    """A host directory seen inside at ``target`` (absolute), never with device files or set-user-id programs in effect.
+
+    Several sandboxes may have the same ``source``; each sees what the others write.
+    """
+
+    source: Path
+    target: str
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        check_target(self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What `Driver.checkpoint` wrote. ``files`` are all names in the directory, ``size_bytes`` what they take on disk.
+
+    ``pause_s`` is how long the sandbox stood still, as far as the driver can tell; 0 when nothing ran.
+    """
+
+    memory: bool
+    pause_s: float
+    files: tuple[str, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """Everything a driver needs to start one life of a sandbox.
 
@@ -42,6 +85,10 @@ class SandboxSpec:
     socket made in it later is seen inside at once, and only root inside may connect to one of mode 0600.
     ``guest_env`` wins over ``image_env``. Nothing inside gains privileges by exec, whatever its set-user-id bits say:
     ``sudo`` is a service of PID 1. With ``sudo=False`` PID 1 itself has fewer capabilities.
+
+    ``checkpoint`` is a directory that this driver's `checkpoint` wrote, from a sandbox of the same image, resources and
+    volume targets: with memory in it the processes go on where they were, without it they start anew over its files.
+    It is only read; ids, epoch and uplink directory may be others.
     """
 
     sandbox_id: str
@@ -53,9 +100,14 @@ class SandboxSpec:
     guest_argv: Sequence[str] = GUEST_ARGV
     guest_env: Mapping[str, str] = field(default_factory=dict)
     sudo: bool = True
+    checkpoint: Path | None = None
+    volumes: Sequence[VolumeMount] = ()
 
     def __post_init__(self) -> None:
         check_sandbox_id(self.sandbox_id)
+        targets = [volume.target for volume in self.volumes]
+        if len(set(targets)) < len(targets):
+            raise ValueError(f"two volumes at one path: {', '.join(targets)}")
 
 
 def is_sandbox_id(name: str) -> bool:
@@ -68,10 +120,20 @@ def check_sandbox_id(sandbox_id: str) -> None:
         raise ValueError(f"not a sandbox id: {sandbox_id!r}")
 
 
+def check_target(target: str) -> None:
+    """`ValueError` for what is no plain absolute path, or is a place that sandboxes need for themselves."""
+    if not target.startswith("/") or "\0" in target or any(part in ("", ".", "..") for part in target[1:].split("/")):
+        raise ValueError(f"not a plain absolute path: {target!r}")
+    if any(target == taken or target.startswith(taken + "/") for taken in RESERVED_TARGETS):
+        raise ValueError(f"a volume cannot be mounted at {target}")
+
+
 class RunState(StrEnum):
-    """UNKNOWN: this machine has no process for that id and no record of how it ended."""
+    """UNKNOWN: this machine has no process for that id and no record of how it ended. PAUSED: its processes are there,
+    frozen."""
 
     RUNNING = "running"
+    PAUSED = "paused"
     EXITED = "exited"
     UNKNOWN = "unknown"
 
@@ -98,15 +160,24 @@ class SandboxStatus:
     signal: int | None = None
     output: str = ""
 
+    @property
+    def is_alive(self) -> bool:
+        """Running, or frozen and able to go on."""
+        return self.state in (RunState.RUNNING, RunState.PAUSED)
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Read from the cgroup: what the sandbox costs the host, with the runtime's own processes counted in."""
+    """Read from the cgroup: what the sandbox costs the host, with the runtime's own processes counted in.
+
+    ``disk_bytes`` is what the image of its disk takes on the host's disk.
+    """
 
     memory_bytes: int
     memory_peak_bytes: int
     cpu_seconds: float
     pids: int
+    disk_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +209,38 @@ class Driver(Protocol):
         """The boundary in a few words."""
 
     @property
-    def capabilities(self) -> frozenset[str]: ...
+    def capabilities(self) -> frozenset[str]:
+        """Of "limits", "disk_limit", "pause", "memory_snapshot", "file_snapshot", "volumes"."""
 
     async def self_test(self) -> SelfTest:
         """Start a real tiny sandbox, hear from it, remove it. Never raises for a driver that does not work."""
 
     async def start(self, spec: SandboxSpec, probe: Probe | None = None) -> None:
         """Returns with the sandbox running (and ``probe`` passed). Bounded; a start that hangs or dies is removed and
-        tried once again, then `SandboxStartFailed` with the runtime's own words and nothing left behind."""
+        tried once again, then `SandboxStartFailed` with the runtime's own words and nothing left behind. The same holds
+        for a start from ``spec.checkpoint``, which is never changed by it."""
 
     async def inspect(self, sandbox_id: str) -> SandboxStatus:
         """What is true now."""
 
     async def wait_exit(self, sandbox_id: str) -> SandboxStatus:
-        """Returns when the sandbox is not running; at once when it was not."""
+        """Returns when the sandbox is neither running nor paused; at once when it was not."""
+
+    async def pause(self, sandbox_id: str) -> None:
+        """Freeze every process of it; nothing when it is frozen. `SandboxNotRunning` when there is nothing to freeze."""
+
+    async def resume(self, sandbox_id: str) -> None:
+        """Undo `pause`; nothing when it runs. `SandboxNotRunning` when there is nothing to go on."""
+
+    async def checkpoint(self, sandbox_id: str, directory: Path, *, keep_running: bool) -> Checkpoint:
+        """Write its files, and its memory where the driver can ("memory_snapshot"), of one instant into ``directory``.
+
+        ``directory`` must not exist; it is made with mode 0700. The sandbox may be paused, and is as before afterwards;
+        with ``keep_running=False`` nothing of it is left but the directory, as after `destroy`. On any failure the
+        directory is gone and the sandbox as it was: `StorageFull`, `SandboxNotRunning`, `InternalError` with the
+        runtime's words (a runtime that saves memory refuses while host connections are open: close the uplinks).
+        Bounded by 60 s and 30 s for each GiB of memory or files.
+        """
 
     async def list(self) -> list[str]:
         """Ids of all this driver has on this machine, running or half made."""

@@ -17,9 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from cloche.errors import InternalError, SandboxNotRunning, SandboxStartFailed
+from cloche.errors import InternalError, SandboxNotRunning, SandboxStartFailed, UnsupportedCapability
 from cloche_server.drivers import _idmap
 from cloche_server.drivers._base import (
+    Checkpoint,
     Probe,
     RunState,
     SandboxSpec,
@@ -235,6 +236,17 @@ class OciDriver:
     async def console(self, sandbox_id: str) -> str:
         """The first 64 KiB of what the runtime and PID 1 wrote; empty when there is none."""
         return read_console(self._layout.of(sandbox_id))
+
+    # -- saving
+
+    async def pause(self, sandbox_id: str) -> None:
+        raise UnsupportedCapability("not yet")
+
+    async def resume(self, sandbox_id: str) -> None:
+        raise UnsupportedCapability("not yet")
+
+    async def checkpoint(self, sandbox_id: str, directory: Path, *, keep_running: bool) -> Checkpoint:
+        raise UnsupportedCapability("not yet")
 
     # -- removing
 
