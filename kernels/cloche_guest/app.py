@@ -99,6 +99,7 @@ def process_routes(processes: ProcessService, services: Services) -> list[tuple[
         (r"/v1/processes", process_handlers.ProcessesHandler, on_processes),
         (_PROCESS, process_handlers.OneProcessHandler, on_processes),
         (_PROCESS + "/signal", process_handlers.SignalHandler, on_processes),
+        (_PROCESS + "/resize", process_handlers.ResizeHandler, on_processes),
         (_PROCESS + "/stdin", process_handlers.StdinHandler, on_processes),
         (_PROCESS + "/output", process_handlers.OutputHandler, on_processes),
         (_PROCESS + "/events", process_handlers.ProcessEventsHandler, on_processes),

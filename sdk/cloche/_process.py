@@ -33,6 +33,7 @@ from cloche.models import (
     ProcessSignal,
     ProcessWait,
 )
+from cloche.models.terminals import TerminalSize
 
 PART_BYTES: Final = 256 * 1024
 """Input of one call: small enough for the server's bounds, and for a program that reads slowly."""
@@ -118,6 +119,14 @@ class ProcessFlows:
     def _delete(self) -> Flow[models.Process]:
         """Kill it with all it has started, and forget it."""
         return self._keep((yield from send(_calls.delete_process(self._path))))
+
+    def _resize(self, cols: int, rows: int) -> Flow[models.Process]:
+        """Give its terminal this size; the program is told. One that has ended stays as it is.
+
+        :raises Conflict: it was started without ``tty``.
+        """
+        call = _calls.resize_process(self._path, built(TerminalSize, cols=cols, rows=rows))
+        return self._keep((yield from send_patiently(call, self._patience)))
 
     def _write(self, data: str | bytes, *, close: bool = False, timeout_s: float = DEFAULT_WAIT_S) -> Flow[None]:
         """Give input to the program, all of it, also over lost connections. One client may write at a time.
@@ -323,6 +332,7 @@ class Process(ProcessFlows):
 
     refresh = blocking(ProcessFlows._refresh)
     signal = blocking(ProcessFlows._signal)
+    resize = blocking(ProcessFlows._resize)
     kill = blocking(ProcessFlows._kill)
     delete = blocking(ProcessFlows._delete)
     write = blocking(ProcessFlows._write)
@@ -347,6 +357,7 @@ class AsyncProcess(ProcessFlows):
 
     refresh = awaiting(ProcessFlows._refresh)
     signal = awaiting(ProcessFlows._signal)
+    resize = awaiting(ProcessFlows._resize)
     kill = awaiting(ProcessFlows._kill)
     delete = awaiting(ProcessFlows._delete)
     write = awaiting(ProcessFlows._write)

@@ -7,6 +7,7 @@ from typing import Final
 from cloche import models
 from cloche._answers import model_parser
 from cloche._calls import DEFAULT_ANSWER_S, Call, Query, json_body, sandbox_path, segment
+from cloche.models.terminals import TerminalSize
 
 SLOW_ANSWER_S: Final = 60.0
 """Above the server's bounds for starting and killing (30 s and the connection)."""
@@ -64,6 +65,10 @@ def delete_process(path: str) -> Call[models.Process]:
 
 def signal_process(path: str, body: models.ProcessSignal) -> Call[models.Process]:
     return Call("POST", f"{path}/signal", _process, body=json_body(body))
+
+
+def resize_process(path: str, body: TerminalSize) -> Call[models.Process]:
+    return Call("POST", f"{path}/resize", _process, body=json_body(body), repeatable=True)
 
 
 def write_stdin(

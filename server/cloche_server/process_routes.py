@@ -27,6 +27,7 @@ from cloche.models import (
     StdinReply,
     WaitResult,
 )
+from cloche.models.terminals import TerminalSize
 from cloche_server.routing import FromCursor, OutputPage, ProcessEvents, Route, Stdin, Streams, WaitByDefault
 
 _S: Final = "/v1/sandboxes/{sandbox_id}"
@@ -81,6 +82,17 @@ PROCESS_ROUTES: Final = [
         {200: Process},
         body=ProcessSignal,
         role=Role.MEMBER,
+    ),
+    Route(
+        "POST",
+        _P + "/resize",
+        "resize_process",
+        "Give the terminal of a process another size",
+        "processes",
+        {200: Process},
+        body=TerminalSize,
+        role=Role.MEMBER,
+        own_errors=(Conflict,),
     ),
     Route(
         "POST",

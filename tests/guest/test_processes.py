@@ -500,6 +500,38 @@ def test_a_tty_with_input_is_controlled_by_it(processes: Processes) -> None:
     assert processes.finish(process_id)["exit"]["signal"] == "SIGINT"
 
 
+SIZES = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
+print("up", flush=True)
+while signal.sigwait([signal.SIGWINCH]):
+    print(*os.get_terminal_size(1), flush=True)
+"""
+
+
+@pytest.mark.parametrize("stdin", ["open", "eof"])
+def test_a_tty_is_resized_and_its_program_told(guest: Guest, processes: Processes, stdin: str) -> None:
+    process_id = processes.start(PYTHON, "-c", SIZES, tty={"cols": 70, "rows": 20}, stdin=stdin)
+    processes.wait(process_id, log("up"))
+    path = f"/v1/processes/{process_id}/resize"
+    assert guest.call("POST", path, {"cols": 90, "rows": 31})["tty"] == {"cols": 90, "rows": 31}
+    processes.wait(process_id, log("90 31\r\n"))
+    assert processes.get(process_id)["tty"] == {"cols": 90, "rows": 31}
+    for body in ({"cols": 90}, {"cols": 1, "rows": 1}, {"cols": 90, "rows": 1001}):
+        assert guest.call("POST", path, body, status=400)["code"] == "invalid_request"
+    processes.delete(process_id)
+
+
+def test_only_a_running_process_with_a_tty_is_resized(guest: Guest, processes: Processes) -> None:
+    plain = processes.start("sleep", "1000")
+    answer = guest.call("POST", f"/v1/processes/{plain}/resize", {"cols": 90, "rows": 31}, status=409)
+    assert (answer["code"], answer["details"]) == ("conflict", {"process_id": plain})
+    processes.delete(plain)
+    over = processes.start("true", tty={})
+    processes.finish(over)
+    assert guest.call("POST", f"/v1/processes/{over}/resize", {"cols": 90, "rows": 31})["tty"]["cols"] == 80
+
+
 def test_the_end_of_input_on_a_tty_is_ctrl_d(processes: Processes) -> None:
     process_id = processes.start("cat", tty={}, stdin="open")
     processes.write(process_id, b"a\n", "?close=1")

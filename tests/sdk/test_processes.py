@@ -132,6 +132,25 @@ def test_a_process_from_start_to_exit(processes: Processes) -> None:
         processes.get("proc-zzzzzzzzzzzz")
 
 
+SIZES = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
+print("up", flush=True)
+while signal.sigwait([signal.SIGWINCH]):
+    print(*os.get_terminal_size(1), flush=True)
+"""
+
+
+def test_a_terminal_gets_another_size(processes: Processes) -> None:
+    process = processes.start([PYTHON, "-c", SIZES], tty=Tty(cols=70, rows=20), stdin="open")
+    process.wait_for_log("up")
+    assert process.resize(90, 31).tty == Tty(cols=90, rows=31)
+    process.wait_for_log("90 31")
+    with pytest.raises(InvalidRequest):
+        process.resize(0, 31)
+    process.delete()
+
+
 def test_waits(processes: Processes) -> None:
     port = free_port()
     code = f"import http.server; print('serving é', flush=True); http.server.HTTPServer(('127.0.0.1', {port}), "
@@ -195,6 +214,11 @@ async def test_the_same_asynchronously(async_link: AsyncLink) -> None:
     kinds = [event.type async for event in process.events()]
     assert kinds == ["started", "stdout", "exited", "finished"]
     await process.wait_for(ExitCondition())
+    shown = await processes.start([PYTHON, "-c", SIZES], tty=Tty(), stdin="open")
+    await shown.wait_for_log("up")
+    assert (await shown.resize(90, 31)).tty == Tty(cols=90, rows=31)
+    await shown.wait_for_log("90 31")
+    await shown.delete()
     flow = ExecFlows(SANDBOX, async_link.patience)
     seen: list[str] = []
 

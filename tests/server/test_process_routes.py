@@ -57,6 +57,7 @@ async def test_errors_of_the_guest_keep_their_code_and_details(cloche: Harness, 
         ("POST", f"processes/{PROCESS}/wait", {"conditions": []}),
         ("POST", f"processes/{PROCESS}/wait", {"conditions": [{"type": "exit"}], "timeout_s": 61}),
         ("POST", f"processes/{PROCESS}/signal", {"signal": 99}),
+        ("POST", f"processes/{PROCESS}/resize", {"cols": 80}),
         ("POST", "services", {"name": "a b", "shell": "x"}),
         ("GET", f"processes/{PROCESS}/output?stream=stdin", None),
         ("GET", f"processes/{PROCESS}/output?limit_bytes=0", None),
@@ -87,7 +88,7 @@ async def test_viewers_look_and_others_have_nothing(cloche: Harness) -> None:
     base = f"/v1/sandboxes/{made.json()['id']}"
     async with cloche.client_of("ann", Role.VIEWER) as viewer:
         assert (await viewer.get(f"{base}/processes")).status_code == 200
-        for path in ("exec", "processes", f"processes/{PROCESS}/signal", f"processes/{PROCESS}/stdin", "services"):
+        for path in ("exec", "processes", f"processes/{PROCESS}/resize", f"processes/{PROCESS}/stdin", "services"):
             assert (await viewer.post(f"{base}/{path}", json={"argv": ["x"]})).status_code == 403
     async with cloche.client_of("bob") as bob:
         for path in ("processes", f"processes/{PROCESS}", "services", "events"):

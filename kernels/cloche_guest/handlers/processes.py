@@ -21,8 +21,10 @@ from cloche.models import (
     ProcessWait,
     Service,
     ServiceCreate,
+    Tty,
 )
 from cloche.models.runs import MAX_WAIT_S
+from cloche.models.terminals import TerminalSize
 from cloche_guest.events import to_event
 from cloche_guest.handlers.runs import WaitSeconds
 from cloche_guest.http import Handler, NoQuery
@@ -114,6 +116,17 @@ class SignalHandler(ProcessHandler):
             raise InvalidRequest(f"invalid request: signal: {error}", details={"errors": errors}) from None
         process = self.processes.get(process_id)
         process.signal(number, body.kill_after_s)
+        self.answer(process.to_model())
+
+
+class ResizeHandler(ProcessHandler):
+    """``.../resize``"""
+
+    def post(self, process_id: str) -> None:
+        self.read_query(NoQuery)
+        body = self.read_body(TerminalSize)
+        process = self.processes.get(process_id)
+        process.resize(Tty(cols=body.cols, rows=body.rows))
         self.answer(process.to_model())
 
 

@@ -7,8 +7,6 @@ import errno
 import fcntl
 import os
 import shutil
-import struct
-import termios
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,6 +16,7 @@ from pydantic import JsonValue
 from cloche.errors import LimitReached, ProcessStartFailed
 from cloche.models import ProcessSpec, Tty
 from cloche_guest.children import Account, Child, Children
+from cloche_guest.processes._pipes import set_size
 
 SHELLS: Final = ("/bin/bash", "/bin/sh")
 
@@ -114,7 +113,7 @@ def _launch_on_tty(
     master, slave = os.openpty()
     ours.callback(os.close, master)
     theirs.callback(os.close, slave)
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", order.tty.rows, order.tty.cols, 0, 0))
+    set_size(slave, order.tty)
     if order.account is not None:
         os.fchown(slave, order.account.uid, order.account.gid)
     stdin = None

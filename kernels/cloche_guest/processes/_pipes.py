@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import struct
+import termios
 from collections.abc import Callable
 from typing import Final
 
+from cloche.models import Tty
 from cloche.models.processes import MAX_STDIN_BYTES
 
 READ_BYTES: Final = 64 * 1024
@@ -41,6 +45,11 @@ class OutputPipe:
             if count == 0:
                 return
             taken += count
+
+    def resize(self, tty: Tty) -> None:
+        """Of a terminal; nothing happens when no program has it open any more."""
+        if not self.ended:
+            set_size(self._descriptor, tty)
 
     def ignore(self) -> None:
         """From now on read and forget: whoever still writes is neither blocked nor killed by SIGPIPE."""
@@ -150,6 +159,11 @@ class InputPipe:
         if self._writing:
             self._writing = False
             self._loop.remove_writer(self._descriptor)
+
+
+def set_size(terminal: int, tty: Tty) -> None:
+    """The kernel tells the programs that the terminal controls (SIGWINCH), when the size is another one."""
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", tty.rows, tty.cols, 0, 0))
 
 
 def _forget(_data: bytes) -> None:

@@ -23,7 +23,7 @@ from pydantic import JsonValue
 from cloche.errors import Conflict
 from cloche.journal import Journal, split_bytes
 from cloche.journal_feed import JournalFeed
-from cloche.models import ExecCreate, Process, ProcessCreate, ProcessExit, ProcessState, StdinReply
+from cloche.models import ExecCreate, Process, ProcessCreate, ProcessExit, ProcessState, StdinReply, Tty
 from cloche_guest.children import Children, ExitStatus
 from cloche_guest.contexts._failure import read_oom_kills, signal_name
 from cloche_guest.contexts._router import encode
@@ -76,6 +76,7 @@ class LiveProcess:
         self.counts: dict[str, int] = {"stdout": 0, "stderr": 0}
         self._naming = naming
         self._order = order
+        self._tty = order.tty
         self._children = children
         self._child = launched.child
         self._tree = Tree(launched.child, naming.mark)
@@ -123,7 +124,7 @@ class LiveProcess:
             cwd=self._order.cwd,
             env=sorted(self.body.env),
             user=self.body.user,
-            tty=self._order.tty,
+            tty=self._tty,
             timeout_s=self.body.timeout_s,
             pid=self._child.pid,
             state=self.state,
@@ -152,6 +153,23 @@ class LiveProcess:
         if kill_after_s is not None:
             self._facts = replace(self._facts, kill_at=time.monotonic() + kill_after_s)
         self._changed.set()
+
+    def resize(self, tty: Tty) -> None:
+        """Give its terminal another size. One that has ended stays as it is.
+
+        Raises:
+            Conflict: it has no terminal.
+        """
+        if self._tty is None:
+            raise Conflict(
+                f"process {self.id} has no terminal", hint="start it with tty", details={"process_id": self.id}
+            )
+        if self.is_over:
+            return
+        self._tty = tty
+        self._outputs[0].resize(tty)
+        if not self._order.stdin_open:  # the terminal controls nobody, so the kernel tells nobody
+            self._child.signal_group(signal.SIGWINCH)
 
     async def write(self, data: bytes, *, offset: int | None, close: bool, wait_s: float) -> StdinReply:
         """Give input to the program; waits `wait_s` for it to read. What was not taken by then the client sends again.

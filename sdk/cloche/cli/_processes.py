@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal as signals
 import sys
@@ -13,8 +14,11 @@ from typing import Final
 
 import click
 
-from cloche._exec import ending_of
+from cloche import models
+from cloche._client import AsyncClient
+from cloche._exec import Command, ending_of
 from cloche._process import Process, output_bytes
+from cloche._processes import AsyncProcesses, StartOptions
 from cloche._sandbox import Sandbox
 from cloche.cli import _options
 from cloche.cli._failures import SERVICE, say
@@ -38,6 +42,7 @@ READ_BYTES: Final = 64 * 1024
 @click.option("--root", is_flag=True, help="As root; needs a sandbox with sudo.")
 @click.option("--timeout", "timeout_s", type=float, metavar="SECONDS", help="End it after so long: exit code 124.")
 @click.option("--detach", "-d", is_flag=True, help="Start it, print its id and leave.")
+@click.option("--tty", "-t", "on_tty", is_flag=True, help="On a terminal, which is yours while it runs.")
 @_options.env
 @click.pass_context
 def exec_command(
@@ -51,12 +56,13 @@ def exec_command(
     root: bool,
     timeout_s: float | None,
     detach: bool,
+    on_tty: bool,
     env: tuple[tuple[str, str], ...],
 ) -> int:
     """Run COMMAND in SANDBOX: its output streams, its exit code is this command's.
 
-    What is piped in here is its stdin. Ctrl-C goes to it; a second one leaves it running. Exit codes: its own, 128 + n when
-    signal n ended it, 124 when its time was over, 3 when the service failed.
+    What is piped in here is its stdin. Ctrl-C goes to it; a second one (with -t: Ctrl-]) leaves it running. Exit codes: its
+    own, 128 + n when signal n ended it, 124 when its time was over, 3 when the service failed.
     """
     if command[0] == "--":
         command = command[1:]
@@ -64,16 +70,21 @@ def exec_command(
         raise click.UsageError("no COMMAND is given")
     if as_shell and len(command) != 1:
         raise click.UsageError("--shell takes the whole line as one argument; quote it")
+    if on_tty and (detach or not (sys.stdin.isatty() and sys.stdout.isatty())):
+        raise click.UsageError("--tty needs a terminal to show it on, and not --detach")
     place = Sandbox.connect(sandbox, client=_options.client_of(ctx))
     has_input = not detach and sys.stdin is not None and not sys.stdin.isatty()
-    process = place.processes.start(
-        command[0] if as_shell else list(command),
-        cwd=cwd,
-        env=_options.as_dict(env),
-        user="root" if root else None,
-        timeout_s=timeout_s,
-        stdin="open" if has_input else None,
-    )
+    program: Command = command[0] if as_shell else list(command)
+    options: StartOptions = {
+        "cwd": cwd,
+        "env": _options.as_dict(env),
+        "user": "root" if root else None,
+        "timeout_s": timeout_s,
+        "stdin": "open" if has_input or on_tty else None,
+    }
+    if on_tty:
+        return asyncio.run(_on_own_terminal(ctx.find_root().obj, place.id, program, options))
+    process = place.processes.start(program, **options)
     if detach:
         click.echo(process.id)
         return 0
@@ -81,7 +92,23 @@ def exec_command(
         threading.Thread(target=_pass_input, args=(process, sys.stdin.fileno()), daemon=True).start()
     with _interrupts_to(process):
         _show(process, follow=True, until_exit=True)
-    return exit_code_of(process)
+    return exit_code_in(process.refresh())
+
+
+async def _on_own_terminal(url: str | None, sandbox_id: str, program: Command, options: StartOptions) -> int:
+    """Start it with a terminal that is shown here; its exit code, or 0 when the user has left it running."""
+    from cloche.cli._exec_session import ExecSession  # noqa: PLC0415 - termios is not everywhere
+    from cloche.cli._own_terminal import OwnTerminal, window_size  # noqa: PLC0415
+
+    size = window_size()
+    async with AsyncClient(url) as client:
+        processes = AsyncProcesses(client._link, sandbox_id)
+        options["tty"] = models.Tty(cols=size.cols, rows=size.rows)
+        process = await processes.start(program, **options)
+        if await ExecSession(process, OwnTerminal(sys.stdin.fileno(), sys.stdout.fileno())).run():
+            return exit_code_in(await process.refresh())
+    say(f"left; {process.id} goes on. See its output with: cloche logs -f {sandbox_id} {process.id}")
+    return 0
 
 
 @click.command()
@@ -152,18 +179,18 @@ def find_process(place: Sandbox, id_or_name: str) -> Process:
     raise NotFound(f"there is no process {id_or_name} in {place.id}", details={"kind": "process", "id": id_or_name})
 
 
-def exit_code_of(process: Process) -> int:
+def exit_code_in(info: models.Process) -> int:
     """As a shell would have it."""
-    exit_status = process.refresh().exit
+    exit_status = info.exit
     if exit_status is None:
-        say(f"the process {ending_of(process.info)}")
+        say(f"the process {ending_of(info)}")
         return SERVICE
     if exit_status.timed_out:
-        say(f"the process {ending_of(process.info)}")
+        say(f"the process {ending_of(info)}")
         return TIMED_OUT
     if exit_status.signal is not None:
         if exit_status.out_of_memory:
-            say(f"the process {ending_of(process.info)}")
+            say(f"the process {ending_of(info)}")
         return 128 + _number_of(exit_status.signal)
     return exit_status.code or 0
 

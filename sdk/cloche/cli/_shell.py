@@ -88,10 +88,11 @@ def _terminal(
 
 
 async def _use(terminal: Terminal) -> TerminalExit | None:
-    from cloche.cli._shell_session import ShellSession  # noqa: PLC0415 - termios is not everywhere
+    from cloche.cli._own_terminal import OwnTerminal  # noqa: PLC0415 - termios is not everywhere
+    from cloche.cli._shell_session import ShellSession  # noqa: PLC0415
 
     where = _where(terminal._link, terminal._path, None, None)
-    return await ShellSession(where, keys=sys.stdin.fileno(), screen=sys.stdout.fileno()).run()
+    return await ShellSession(where, OwnTerminal(sys.stdin.fileno(), sys.stdout.fileno())).run()
 
 
 def _login_path(client: Client, sandbox_id: str, terminal_id: str) -> str:

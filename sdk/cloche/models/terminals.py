@@ -59,7 +59,7 @@ class TerminalCreate(Model):
 
 
 class TerminalSize(Model):
-    """Body of ``POST .../resize``."""
+    """Body of ``POST .../resize``, of a terminal and of a process."""
 
     cols: Columns
     rows: Rows
