@@ -16,6 +16,7 @@ The tree::
     │   ├── BadArchive             bad_archive (400): a tar stream that is broken or tries what it must not
     │   ├── PreconditionFailed     precondition_failed (412): If-Match or If-None-Match
     │   ├── RangeNotSatisfiable    range_not_satisfiable (416)
+    │   ├── TemplateBuildFailed    template_build_failed (422): a step of the build failed; details.log is its end
     │   ├── ProcessStartFailed     process_start_failed (422): the program or its directory cannot be used
     │   └── CursorError
     │       ├── MalformedCursor    malformed_cursor (400)
@@ -23,6 +24,7 @@ The tree::
     │       └── CursorBeyondHead   cursor_beyond_head (409)
     ├── StateError                 right call, wrong moment
     │   ├── SandboxNotRunning      sandbox_not_running (409)
+    │   ├── SnapshotBroken         snapshot_broken (409): its content is not what was saved; it cannot be used
     │   ├── ContextDead            context_dead (409)
     │   ├── ProcessEnded           process_ended (409): it ended before what was waited for
     │   └── Stale                  stale (409): the handle belongs to an earlier life
@@ -38,6 +40,7 @@ The tree::
     ├── GitFailed                  git_failed (409): details.reason says why
     └── ServiceError               ours, or the sandbox's
         ├── SandboxStartFailed     sandbox_start_failed (503)
+        ├── SnapshotFailed         snapshot_failed (503): nothing was saved; the sandbox goes on as it was
         ├── ContextStartFailed     context_start_failed (503): the kernel of a context did not start
         ├── PortClosed             port_closed (503): nothing listens on that port of the sandbox (yet)
         ├── SandboxUnreachable     sandbox_unreachable (503): the guest did not answer within a named bound
@@ -175,6 +178,13 @@ class ProcessStartFailed(RequestError):
     code, status = "process_start_failed", 422
 
 
+class TemplateBuildFailed(RequestError):
+    """A step of a template's build failed. ``details``: ``template``, ``version``, ``step`` (setup, context, service or
+    snapshot) and ``log``, the end of what was printed."""
+
+    code, status = "template_build_failed", 422
+
+
 class CursorError(RequestError):
     """A cursor that cannot be used. Start again without one to read from the oldest record kept."""
 
@@ -288,6 +298,12 @@ class SandboxNotRunning(StateError):
     code, status = "sandbox_not_running", 409
 
 
+class SnapshotBroken(StateError):
+    """The content of a snapshot is not what was saved. It is refused for good; ``details.file`` says where."""
+
+    code, status = "snapshot_broken", 409
+
+
 class ContextDead(StateError):
     """The context's kernel ended and its restart policy is ``never``. Restart or delete the context."""
 
@@ -315,6 +331,13 @@ class SandboxStartFailed(ServiceError):
     """The runtime could not start the sandbox; ``details.output`` has its own words. Nothing is left behind."""
 
     code, status, retryable = "sandbox_start_failed", 503, True
+
+
+class SnapshotFailed(ServiceError):
+    """Nothing was saved and nothing is left of the attempt; the sandbox goes on as it was. ``details.output`` has the
+    runtime's own words."""
+
+    code, status, retryable = "snapshot_failed", 503, True
 
 
 class ContextStartFailed(ServiceError):
@@ -388,6 +411,7 @@ ERRORS: Final[Mapping[str, type[ClocheError]]] = {
         Gone,
         LimitReached,
         ProcessStartFailed,
+        TemplateBuildFailed,
         BadArchive,
         PreconditionFailed,
         RangeNotSatisfiable,
@@ -404,10 +428,12 @@ ERRORS: Final[Mapping[str, type[ClocheError]]] = {
         ForeignCursor,
         CursorBeyondHead,
         SandboxNotRunning,
+        SnapshotBroken,
         ContextDead,
         ProcessEnded,
         Stale,
         SandboxStartFailed,
+        SnapshotFailed,
         ContextStartFailed,
         PortClosed,
         SandboxUnreachable,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
 from cloche.models._base import Env, Model, Name, SandboxId, Timestamp
+from cloche.models.lifecycle import LifecyclePolicy, Lifetime, Origin, SandboxState
+from cloche.models.volumes import VolumeAttachment
 
 DriverName = Literal["gvisor", "runc"]
 
@@ -26,17 +27,12 @@ class Resources(Model):
     disk_mb: int = Field(default=4096, ge=64, le=1_048_576, description="MiB the sandbox may write over its image")
 
 
-class SandboxState(StrEnum):
-    """``creating -> running -> deleted``; ``failed`` when the start failed or the sandbox ended by itself."""
-
-    CREATING = "creating"
-    RUNNING = "running"
-    FAILED = "failed"
-    DELETED = "deleted"
-
-
 class SandboxCreate(Model):
-    """Body of ``POST /v1/sandboxes``."""
+    """Body of ``POST /v1/sandboxes``.
+
+    With ``snapshot`` or ``template`` the image, the driver, the resources and sudo are theirs, and giving one of these,
+    too, is refused; ``env`` is added to theirs. ``warm``: false never takes a ready sandbox out of a pool.
+    """
 
     image: str = Field(default="python", min_length=1, max_length=128, description="image name or digest")
     name: Name | None = Field(default=None, description="unique among the owner's sandboxes that are not deleted")
@@ -46,6 +42,11 @@ class SandboxCreate(Model):
     sudo: bool = Field(default=True, description="false: no way to become root inside")
     labels: Labels = {}
     metadata: dict[str, JsonValue] = Field(default={}, max_length=64)
+    snapshot: str | None = Field(default=None, min_length=1, max_length=128, description="id or name")
+    template: str | None = Field(default=None, min_length=1, max_length=80, description="name or name@version")
+    volumes: list[VolumeAttachment] = Field(default=[], max_length=16)
+    lifecycle: LifecyclePolicy = LifecyclePolicy()
+    warm: bool = True
 
 
 class SandboxUpdate(Model):
@@ -54,6 +55,7 @@ class SandboxUpdate(Model):
     name: Name | None = None
     labels: Labels | None = None
     metadata: dict[str, JsonValue] | None = Field(default=None, max_length=64)
+    lifecycle: LifecyclePolicy | None = None
 
 
 class Failure(Model):
@@ -86,5 +88,11 @@ class Sandbox(Model):
     labels: Labels
     metadata: dict[str, JsonValue]
     created_at: Timestamp
-    started_at: Timestamp | None
+    started_at: Timestamp | None = Field(description="of this life")
     failure: Failure | None = None
+    lifecycle: LifecyclePolicy
+    lifetime: Lifetime
+    last_activity_at: Timestamp = Field(description="the last call that went into it, or work that was seen in it")
+    origin: Origin
+    parent: str | None = Field(description="the snapshot it was last made from or rolled back to")
+    volumes: list[VolumeAttachment]

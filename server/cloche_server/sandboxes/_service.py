@@ -147,6 +147,7 @@ class SandboxService:
     def _new_row(
         self, owner: str, wanted: SandboxCreate, driver: Driver, image: ResolvedImage, token: str
     ) -> SandboxRow:
+        now = self._clock()
         return SandboxRow(
             id=new_sandbox_id(),
             owner=owner,
@@ -164,7 +165,10 @@ class SandboxService:
             env=wanted.env,
             labels=wanted.labels,
             metadata=wanted.metadata,
-            created_us=self._clock(),
+            created_us=now,
+            active_us=now,
+            born_us=now,
+            lifecycle=wanted.lifecycle,
         )
 
     def _check_limits(self, owner: str) -> None:

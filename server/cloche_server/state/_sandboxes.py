@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from pydantic import JsonValue
@@ -13,7 +14,17 @@ from sqlalchemy import Row, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from cloche.errors import Conflict, InvalidRequest
-from cloche.models import Failure, Resources, Sandbox, SandboxState
+from cloche.models import (
+    Failure,
+    LifecyclePolicy,
+    Lifetime,
+    Origin,
+    PolicyAction,
+    Resources,
+    Sandbox,
+    SandboxState,
+    VolumeAttachment,
+)
 from cloche_server.clock import to_datetime
 from cloche_server.state._database import Database
 from cloche_server.state._tables import sandboxes
@@ -43,6 +54,23 @@ class SandboxRow:
     started_us: int | None = None
     ended_us: int | None = None
     failure: Failure | None = None
+    lifecycle: LifecyclePolicy = field(default_factory=LifecyclePolicy)
+    origin: Origin = field(default_factory=Origin)
+    parent: str | None = None
+    """The snapshot it was last made from or rolled back to."""
+    volumes: list[VolumeAttachment] = field(default_factory=list)
+    active_us: int = 0
+    """Last call into it, or work seen in it."""
+    born_us: int = 0
+    """Create, or claim of a warm one: where ``max_lifetime_s`` begins."""
+    saved_us: int | None = None
+    """Since when it is suspended or stopped."""
+    previous: dict[str, str] | None = None
+    """``sandbox_id`` and ``epoch`` its restored guest bears until its first hello."""
+    pool: str | None = None
+    """Parked there, ready; nobody sees it until it is claimed."""
+    usage: dict[str, float] = field(default_factory=dict)
+    """Sums over the lives that have ended."""
 
     def to_model(self) -> Sandbox:
         return Sandbox.model_validate(
@@ -52,13 +80,29 @@ class SandboxRow:
                 "env": sorted(self.env),
                 "created_at": to_datetime(self.created_us),
                 "started_at": None if self.started_us is None else to_datetime(self.started_us),
+                "last_activity_at": to_datetime(self.active_us),
+                "lifetime": _lifetime(self),
             }
         )
 
 
+def _lifetime(row: SandboxRow) -> Lifetime:
+    """When the policy acts, if nothing happens until then."""
+    policy = row.lifecycle
+    idle = row.state in (SandboxState.RUNNING, SandboxState.PAUSED) and policy.idle_action is not PolicyAction.NOTHING
+    return Lifetime(
+        idle_at=_after(row.active_us, policy.idle_timeout_s) if idle else None,
+        ends_at=_after(row.born_us, policy.max_lifetime_s),
+    )
+
+
+def _after(begin_us: int, seconds: float | None) -> datetime | None:
+    return None if seconds is None else to_datetime(begin_us + int(seconds * 1e6))
+
+
 _SAME_IN_BOTH = (
     *("id", "name", "owner", "state", "image", "image_digest", "driver", "isolation", "epoch"),
-    *("resources", "sudo", "labels", "metadata", "failure"),
+    *("resources", "sudo", "labels", "metadata", "failure", "lifecycle", "origin", "parent", "volumes"),
 )
 
 
@@ -200,6 +244,9 @@ def _to_values(row: SandboxRow) -> dict[str, Any]:
     values["capabilities"] = list(row.capabilities)
     values["resources"] = row.resources.model_dump()
     values["failure"] = None if row.failure is None else row.failure.model_dump()
+    values["lifecycle"] = row.lifecycle.model_dump(mode="json")
+    values["origin"] = row.origin.model_dump()
+    values["volumes"] = [volume.model_dump() for volume in row.volumes]
     return values
 
 
@@ -208,4 +255,7 @@ def _from_row(row: Row[Any]) -> SandboxRow:
     values["state"] = SandboxState(values["state"])
     values["resources"] = Resources.model_validate(values["resources"])
     values["failure"] = None if values["failure"] is None else Failure.model_validate(values["failure"])
+    values["lifecycle"] = LifecyclePolicy.model_validate(values["lifecycle"])
+    values["origin"] = Origin.model_validate(values["origin"])
+    values["volumes"] = [VolumeAttachment.model_validate(volume) for volume in values["volumes"]]
     return SandboxRow(**values)
