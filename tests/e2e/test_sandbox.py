@@ -90,7 +90,7 @@ def test_a_guest_under_user_control_cannot_hurt_the_server(
     """Root inside the sandbox dials the uplink itself: without the session it is nobody."""
     sandbox_id = make_sandbox(driver=driver)
     hello = {
-        "protocol": 1,
+        "protocol": 2,
         "sandbox_id": sandbox_id,
         "epoch": "e",
         "guest_epoch": "g",

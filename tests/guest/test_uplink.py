@@ -39,7 +39,7 @@ async def test_the_guest_dials_says_hello_and_serves(hub: Hub, guest: asyncio.su
     await hub.open()
     connection = await hub.take()
     hello = hub.hellos[0]
-    assert (hello["protocol"], hello["sandbox_id"], hello["epoch"]) == (1, "a" * 20, "e1")
+    assert (hello["protocol"], hello["sandbox_id"], hello["epoch"]) == (2, "a" * 20, "e1")
     assert hello["token"] == "the token"
     assert (await call(connection, "GET", "/v1/health"))["guest_epoch"] == hello["guest_epoch"]
 

@@ -7,11 +7,13 @@ import json
 import os
 import stat
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cloche.errors import InvalidRequest, SandboxUnreachable
+from cloche.errors import InvalidRequest, SandboxStartFailed, SandboxUnreachable
+from cloche.models.guest import PROTOCOL_VERSION
 from cloche_server.auth import hash_secret
 from cloche_server.uplink import Expected, Uplink, UplinkHub, WireClosed, _hub, _pool
 
@@ -35,7 +37,7 @@ class Host:
     async def greet(self, **changes: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, dict[str, object]]:
         reader, writer = await self.dial()
         hello = {
-            "protocol": 1,
+            "protocol": PROTOCOL_VERSION,
             "sandbox_id": ID,
             "epoch": "e1",
             "guest_epoch": "g",
@@ -96,7 +98,7 @@ async def test_a_good_hello_gives_a_connection_and_its_session_replaces_the_toke
 @pytest.mark.expected_logs("uplink refused")
 async def test_a_refused_guest_hears_why_and_the_connection_ends(host: Host) -> None:
     reader, writer, reply = await host.greet(token="wrong")
-    assert reply == {"identity": None, "refused": "unknown token"}
+    assert reply == {"identity": None, "reborn": False, "refused": "unknown token"}
     writer.close()
     assert await reader.read() == b""
     assert len(host.uplink.pool) == 0
@@ -147,7 +149,14 @@ async def test_an_idle_guest_that_speaks_is_hung_up_on(host: Host) -> None:
 
 async def test_bytes_that_come_with_the_hello_spoil_the_connection(host: Host) -> None:
     reader, writer = await host.dial()
-    hello = {"protocol": 1, "sandbox_id": ID, "epoch": "e1", "guest_epoch": "g", "token": "boot", "session": SESSION}
+    hello = {
+        "protocol": PROTOCOL_VERSION,
+        "sandbox_id": ID,
+        "epoch": "e1",
+        "guest_epoch": "g",
+        "token": "boot",
+        "session": SESSION,
+    }
     writer.write(json.dumps(hello).encode() + b"\nHTTP/1.1 200 OK\r\n\r\n")
     assert await reader.readline()
     assert await until_closed(reader) == b""
@@ -258,3 +267,42 @@ async def test_descriptors_are_given_back(short_dir: Path) -> None:
     host.hub.close()
     await asyncio.sleep(0.05)
     assert os.path.isdir(host.uplink.directory)
+
+
+@pytest.mark.expected_logs("uplink refused")
+async def test_a_guest_of_another_protocol_fails_the_start_at_once(host: Host) -> None:
+    """It used to be waited for until the start's bound of a minute."""
+    waiting = asyncio.create_task(host.uplink.wait_greeted())
+    _, writer, reply = await host.greet(protocol=1)
+    assert reply["refused"] == f"the protocol is not {PROTOCOL_VERSION}"
+    with pytest.raises(SandboxStartFailed, match="speaks protocol 1") as caught:
+        await asyncio.wait_for(waiting, 5)
+    assert caught.value.hint == "rebuild the image: cloche image build"
+    writer.close()
+
+
+@pytest.mark.expected_logs("uplink refused")
+async def test_a_stranger_does_not_fail_the_start(host: Host) -> None:
+    waiting = asyncio.create_task(host.uplink.wait_greeted())
+    _, stranger, _ = await host.greet(token="guess")
+    _, writer, _ = await host.greet()
+    await asyncio.wait_for(waiting, 5)
+    stranger.close()
+    writer.close()
+
+
+async def test_a_guest_out_of_a_checkpoint_learns_who_it_is_and_must_dial_again(short_dir: Path) -> None:
+    host = Host(short_dir)
+    restored = replace(EXPECTED, token_hash=hash_secret(SESSION), previous=("b" * 20, "e0"), reason="fork")
+    host.uplink = await host.hub.listen(restored)
+    reader, writer, reply = await host.greet(sandbox_id="b" * 20, epoch="e0")
+    assert reply["reborn"]
+    writer.close()
+    assert await until_closed(reader) == b""
+    assert not host.uplink.greeted.is_set()
+    _, writer, reply = await host.greet(token=SESSION, session="n" * 32)
+    assert not reply["reborn"]
+    await until(host.uplink.greeted.is_set)
+    assert host.remembered == [(ID, hash_secret("n" * 32))]
+    writer.close()
+    host.hub.close()

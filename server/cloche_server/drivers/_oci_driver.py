@@ -156,6 +156,8 @@ class OciDriver:
         try:
             done, _ = await asyncio.wait([probing, ended], timeout=PROBE_BOUND_S, return_when=FIRST_COMPLETED)
             if probing in done and (error := probing.exception()) is not None:
+                if isinstance(error, SandboxStartFailed):  # a verdict: the next attempt would end in the same way
+                    raise error
                 raise AttemptFailed(f"the guest failed its probe: {error}", await self.console(sandbox_id)) from error
             if not done:
                 silence = f"the guest said nothing in {PROBE_BOUND_S:.0f} s"

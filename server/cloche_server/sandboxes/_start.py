@@ -53,8 +53,8 @@ async def start_sandbox(
 
 
 async def probe_guest(uplink: Uplink) -> None:
-    """Waits for ever for a hello, then asks one question; the driver bounds it."""
-    await uplink.greeted.wait()
+    """Waits for ever for a hello, then asks one question; the driver bounds it. Raises what `Uplink.wait_greeted` does."""
+    await uplink.wait_greeted()
     answer = await call_guest(uplink.pool, HEALTH, max_bytes=65_536)
     try:
         await answer.whole(65_536)

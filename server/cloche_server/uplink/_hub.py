@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from cloche.errors import InvalidRequest
-from cloche.models.guest import Hello
+from cloche.errors import InvalidRequest, SandboxStartFailed
+from cloche.models.guest import PROTOCOL_VERSION, Hello
 from cloche_server.auth import hash_secret
 from cloche_server.clock import Clock, now_us, to_datetime
 from cloche_server.uplink._hello import HELLO_TIMEOUT_S, MAX_HELLO_BYTES, Expected, check_hello
@@ -51,7 +51,8 @@ class Uplink:
         self._expected = expected
         self._clock = clock
         self._remember = remember
-        self._refusals: set[str | None] = set()
+        self._refusals: set[str] = set()
+        self._wrong_protocol: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._server: asyncio.Server | None = None
         self._greetings: dict[asyncio.Task[None], Wire] = {}
 
@@ -63,6 +64,24 @@ class Uplink:
             lambda: Wire(self._connected), str(path), backlog=256
         )
         path.chmod(0o666)
+
+    async def wait_greeted(self) -> None:
+        """Returns at the first accepted hello, and waits for ever for it.
+
+        Raises:
+            SandboxStartFailed: the guest speaks another protocol, so it never will be.
+        """
+        greeted = asyncio.ensure_future(self.greeted.wait())
+        try:
+            await asyncio.wait((greeted, self._wrong_protocol), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            greeted.cancel()
+        if not self.greeted.is_set():
+            raise SandboxStartFailed(
+                f"the guest in the image speaks protocol {self._wrong_protocol.result()}, this server {PROTOCOL_VERSION}",
+                hint="rebuild the image: cloche image build",
+                details={"output": ""},
+            )
 
     def _connected(self, wire: Wire) -> None:
         if len(self._greetings) >= MAX_GREETING:
@@ -76,20 +95,23 @@ class Uplink:
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 line = await wire.read_line(MAX_HELLO_BYTES)
-                hello, reply = check_hello(line, self._expected, to_datetime(self._clock()))
-                if hello is not None:
-                    self._spend_token(hello)
-                await wire.write(reply.model_dump_json().encode() + b"\n")
+                verdict = check_hello(line, self._expected, to_datetime(self._clock()))
+                if verdict.hello is not None:
+                    self._spend_token(verdict.hello)
+                await wire.write(verdict.reply.model_dump_json().encode() + b"\n")
         except (ValueError, WireClosed, TimeoutError):
             wire.close()
             return
-        if hello is None:
-            self._log_refusal(reply.refused)
-            await self._close_gently(wire)
+        if verdict.hello is not None:
+            self._accept(verdict.hello, wire)
             return
-        self._accept(hello, wire)
+        if verdict.wrong_protocol and not self._wrong_protocol.done():
+            self._wrong_protocol.set_result(verdict.wrong_protocol)
+        if verdict.reply.refused is not None:
+            self._log_refusal(verdict.reply.refused)
+        await self._close_gently(wire)
 
-    def _log_refusal(self, why: str | None) -> None:
+    def _log_refusal(self, why: str) -> None:
         """Each reason once: whoever is refused tries again for ever, and must not fill the log."""
         if why not in self._refusals:
             self._refusals.add(why)
