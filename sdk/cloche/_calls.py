@@ -81,6 +81,8 @@ _variables = model_parser(models.Variables)
 _terminal = model_parser(term.Terminal)
 _terminals = model_parser(models.Page[term.Terminal])
 _share = model_parser(term.TerminalShare)
+_shares = model_parser(models.Page[term.TerminalShareInfo])
+_share_info = model_parser(term.TerminalShareInfo)
 _login = model_parser(browser.BrowserLogin)
 
 
@@ -256,6 +258,14 @@ def terminal_recording(path: str) -> Call[bytes]:
 
 def share_terminal(path: str, body: term.TerminalShareCreate) -> Call[term.TerminalShare]:
     return Call("POST", f"{path}/share", _share, body=json_body(body))
+
+
+def terminal_shares(path: str) -> Call[models.Page[term.TerminalShareInfo]]:
+    return Call("GET", f"{path}/shares", _shares, repeatable=True)
+
+
+def revoke_terminal_share(path: str, share_id: str) -> Call[term.TerminalShareInfo]:
+    return Call("DELETE", f"{path}/shares/{segment('share', share_id)}", _share_info)
 
 
 def create_login(body: browser.BrowserLoginCreate) -> Call[browser.BrowserLogin]:

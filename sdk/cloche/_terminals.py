@@ -11,7 +11,7 @@ from cloche._attachment import AsyncAttachment, Attachment, Where
 from cloche._flow import Flow, awaiting, blocking, send, send_patiently
 from cloche._link import AsyncLink, Link
 from cloche._patience import Patience
-from cloche.models.terminals import TerminalCreate, TerminalShare, TerminalShareCreate, TerminalSize
+from cloche.models.terminals import TerminalCreate, TerminalShare, TerminalShareCreate, TerminalShareInfo, TerminalSize
 
 
 class TerminalOptions(TypedDict, total=False):
@@ -79,6 +79,17 @@ class TerminalFlows:
         """
         return (yield from send(_calls.share_terminal(self._path, built(TerminalShareCreate, ttl_s=ttl_s))))
 
+    def _shares(self) -> Flow[list[TerminalShareInfo]]:
+        """The links for watching that are good, oldest first, without their tokens."""
+        return list((yield from send_patiently(_calls.terminal_shares(self._path), self._patience)).items)
+
+    def _revoke_share(self, share_id: str) -> Flow[TerminalShareInfo]:
+        """End one link, by its ``id``: nobody comes in by it any more, and who watches by it is cut off.
+
+        :raises NotFound: this terminal has no such link (any more).
+        """
+        return (yield from send(_calls.revoke_terminal_share(self._path, share_id)))
+
 
 class Terminal(TerminalFlows):
     """A program on a PTY. Made by `Sandbox.terminals`."""
@@ -99,6 +110,8 @@ class Terminal(TerminalFlows):
     delete = blocking(TerminalFlows._delete)
     recording = blocking(TerminalFlows._recording)
     share = blocking(TerminalFlows._share)
+    shares = blocking(TerminalFlows._shares)
+    revoke_share = blocking(TerminalFlows._revoke_share)
 
 
 class AsyncTerminal(TerminalFlows):
@@ -117,6 +130,8 @@ class AsyncTerminal(TerminalFlows):
     delete = awaiting(TerminalFlows._delete)
     recording = awaiting(TerminalFlows._recording)
     share = awaiting(TerminalFlows._share)
+    shares = awaiting(TerminalFlows._shares)
+    revoke_share = awaiting(TerminalFlows._revoke_share)
 
 
 class Terminals:

@@ -22,7 +22,8 @@ from cloche_server.routes import ROUTES
 from cloche_server.sandboxes import DriverSet, IdempotentCreate, Images, Limits, Recovered, SandboxService, recover
 from cloche_server.services import Services
 from cloche_server.settings import Settings
-from cloche_server.state import Database, IdempotencyStore, KeyStore, PreviewStore, SandboxStore
+from cloche_server.shares import ShareService
+from cloche_server.state import Database, IdempotencyStore, KeyStore, PreviewStore, SandboxStore, ShareStore
 from cloche_server.uplink import UplinkHub
 
 
@@ -52,7 +53,9 @@ async def running_server(settings: Settings, drivers: Sequence[Driver], images: 
         sandboxes, creates = _make_sandboxes(settings, database, driver_set, images)
         recovered = await recover(sandboxes)
         previews = PreviewService(PreviewStore(database), sandboxes, settings)
-        services = _make_services(settings, keys, sandboxes, creates, images, previews)
+        links = LinkSigner(load_link_key(settings.link_key_path))
+        shares = ShareService(ShareStore(database), links, sandboxes)
+        services = _make_services(settings, keys, sandboxes, creates, images, previews, links, shares)
         gateway = _make_gateway(services)
         http = make_http_server(make_app(services, ROUTES), gateway)
         try:
@@ -89,6 +92,8 @@ def _make_services(
     creates: IdempotentCreate,
     images: Images,
     previews: PreviewService,
+    links: LinkSigner,
+    shares: ShareService,
 ) -> Services:
     return Services(
         settings=settings,
@@ -100,9 +105,10 @@ def _make_services(
         host_names=known_names(settings.host, settings.allowed_hosts),
         open_calls=OpenCalls(),
         openapi=openapi_document(ROUTES),
-        links=LinkSigner(load_link_key(settings.link_key_path)),
+        links=links,
         logins=Logins(),
         previews=previews,
+        shares=shares,
     )
 
 

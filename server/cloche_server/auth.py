@@ -29,6 +29,13 @@ class Principal:
     key_id: str
     owner: str
     role: Role
+    share_id: str | None = None
+    """Of the link that it came by, when it did."""
+
+    @classmethod
+    def by_share(cls, share_id: str, owner: str) -> Principal:
+        """Whoever has this link. Logs show its id where they show a key's."""
+        return cls(key_id=share_id, owner=owner, role=Role.VIEWER, share_id=share_id)
 
     @property
     def sees_all(self) -> bool:

@@ -7,15 +7,13 @@ pages asks (`needs_origin`). The cookie's name has the port in it, since browser
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
-from cloche.models import Role
 from cloche_server.auth import Principal
 from cloche_server.links import TOKEN_PREFIX, LinkSigner
 from cloche_server.state import KeyStore
 
-SHARE: Final = "share"
 SESSION: Final = "session"
 SHARE_SUBPROTOCOL: Final = "cloche.share."
 """A WebSocket of a page can send no header, and a token in a URL would be logged; so it is offered as a subprotocol."""
@@ -34,16 +32,6 @@ def share_token(authorization: str | None, subprotocols: Iterable[str]) -> str |
         return secret.strip()
     offered = (name.strip() for name in subprotocols)
     return next((name[len(SHARE_SUBPROTOCOL) :] for name in offered if name.startswith(SHARE_SUBPROTOCOL)), None)
-
-
-def shared_principal(links: LinkSigner, token: str, path: Mapping[str, str], now: float) -> Principal | None:
-    """A viewer of the one terminal in ``path``; None when the link does not lead there."""
-    fields = links.read(SHARE, token, now)
-    if fields is None:
-        return None
-    if (fields["sandbox"], fields["terminal"]) != (path.get("sandbox_id"), path.get("terminal_id")):
-        return None
-    return Principal(key_id="share", owner=fields["owner"], role=Role.VIEWER)
 
 
 def session_principal(links: LinkSigner, keys: KeyStore, cookie: str, now: float) -> Principal | None:

@@ -22,6 +22,10 @@ def new_key_id() -> str:
     return f"key-{_letters(12)}"
 
 
+def new_share_id() -> str:
+    return f"shr-{_letters(12)}"
+
+
 def new_request_id() -> str:
     return f"req-{secrets.token_hex(8)}"
 

@@ -2,7 +2,7 @@
 
 | purpose | says | lasts |
 |---|---|---|
-| share | whoever has this may watch one terminal | as its maker chose |
+| share | whoever has this may watch one terminal | as its maker chose, or until it is revoked (`cloche_server.shares`) |
 | session | this browser belongs to a key | `SESSION_S`; ends with the key |
 
 A token is ``clt_``, the payload and an HMAC-SHA256 over purpose and payload, both base64url. The MAC is checked before

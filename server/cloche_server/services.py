@@ -9,6 +9,7 @@ from cloche_server.open_calls import OpenCalls
 from cloche_server.preview import PreviewService
 from cloche_server.sandboxes import DriverSet, IdempotentCreate, Images, SandboxService
 from cloche_server.settings import Settings
+from cloche_server.shares import ShareService
 from cloche_server.state import KeyStore
 
 
@@ -28,3 +29,4 @@ class Services:
     links: LinkSigner
     logins: Logins
     previews: PreviewService
+    shares: ShareService

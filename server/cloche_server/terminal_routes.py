@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from cloche.errors import NotFound, Unauthenticated
+from cloche.errors import LimitReached, NotFound, Unauthenticated
 from cloche.models import Page, Role
 from cloche.models.browser import BrowserLogin, BrowserLoginCreate
-from cloche.models.terminals import Terminal, TerminalCreate, TerminalShare, TerminalShareCreate, TerminalSize
+from cloche.models.terminals import (
+    Terminal,
+    TerminalCreate,
+    TerminalShare,
+    TerminalShareCreate,
+    TerminalShareInfo,
+    TerminalSize,
+)
 from cloche_server.api import browser, terminals
 from cloche_server.routing import Route, Streams, TerminalPage, UseLogin
 
@@ -74,6 +81,27 @@ _TERMINALS: Final = [
         {201: TerminalShare},
         terminals.share,
         body=TerminalShareCreate,
+        role=Role.MEMBER,
+        own_errors=(LimitReached,),
+    ),
+    Route(
+        "GET",
+        _T + "/shares",
+        "list_terminal_shares",
+        "The links for watching a terminal, oldest first, without their tokens",
+        "terminals",
+        {200: Page[TerminalShareInfo]},
+        terminals.list_shares,
+        role=Role.MEMBER,
+    ),
+    Route(
+        "DELETE",
+        _T + "/shares/{share_id}",
+        "revoke_terminal_share",
+        "Revoke one link; who watches by it is cut off",
+        "terminals",
+        {200: TerminalShareInfo},
+        terminals.revoke_share,
         role=Role.MEMBER,
     ),
 ]

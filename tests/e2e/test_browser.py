@@ -26,5 +26,5 @@ def test_a_terminal_in_a_browser(
     command = ["node", str(WEB / "test" / "browser.mjs"), server.url + login, str(tmp_path), server.url + share]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok ") == 9
+    assert done.stdout.count("ok ") == 10
     assert (tmp_path / "terminal.png").stat().st_size > 5000

@@ -6,15 +6,17 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cloche import AsyncClient, AsyncSandbox, Client, Sandbox, TerminalEnded, WaitTimeout
+from cloche import AsyncClient, AsyncSandbox, Client, NotFound, Sandbox, TerminalEnded, WaitTimeout
 
 from .cuttable import Cuttable
 from .server_process import ServerProcess
@@ -94,13 +96,13 @@ async def test_the_async_twin(server: ServerProcess, sandbox: Sandbox, network: 
 
 
 class Screen:
-    """``cloche shell`` on a PTY of our own."""
+    """``cloche shell``, or another command, on a PTY of our own."""
 
-    def __init__(self, *arguments: str, **environ: str) -> None:
+    def __init__(self, *arguments: str, command: str = "shell", **environ: str) -> None:
         self.master, slave = pty.openpty()
-        command = [str(Path(sys.executable).with_name("cloche")), "shell", *arguments]
+        words = [str(Path(sys.executable).with_name("cloche")), command, *arguments]
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=os.environ | environ, start_new_session=True
+            words, stdin=slave, stdout=slave, stderr=slave, env=os.environ | environ, start_new_session=True
         )
         os.close(slave)
         self.said = b""
@@ -117,6 +119,10 @@ class Screen:
 
     def type(self, text: bytes) -> None:
         os.write(self.master, text)
+
+    def resize(self, cols: int, rows: int) -> None:
+        termios.tcsetwinsize(self.master, (rows, cols))
+        self.process.send_signal(signal.SIGWINCH)  # the PTY is not its controlling terminal
 
     def end(self) -> int:
         code = self.process.wait(20)
@@ -167,6 +173,52 @@ def test_cloche_shell_can_be_left_and_come_back_to(sandbox: Sandbox, environ: di
     assert again.end() == 0
 
 
+SIZES = """
+import os, signal, sys
+signal.signal(signal.SIGWINCH, lambda *_: os.write(1, b"%d %d\\n" % os.get_terminal_size(0)))
+print(*os.get_terminal_size(0), "up", flush=True)
+for line in sys.stdin:
+    print("got", line, flush=True)
+    if line == "end\\n":
+        sys.exit(9)
+"""
+
+
+def test_cloche_exec_on_a_terminal(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    screen = Screen("-t", sandbox.id, "python3", "-c", SIZES, command="exec", **environ)
+    screen.until(rb"\d+ \d+ up\r\n")
+    screen.resize(101, 33)
+    screen.until(rb"101 33\r\n")
+    screen.type("größe\r".encode())
+    screen.until("größe\r\ngot größe\r\n".encode())
+    screen.type(b"end\r")
+    screen.until(rb"got end\r\n")
+    assert screen.end() == 9
+
+
+def test_cloche_exec_on_a_terminal_filters_and_can_be_left(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    line = "printf '\\033]52;c;ZXZpbA==\\007\\033[6n\\033[?1049h\\033[31msafe\\n'; exec cat"
+    screen = Screen("-t", "-c", sandbox.id, line, command="exec", **environ)
+    assert screen.until(rb"safe\r\n") == b"\x1b[?1049h\x1b[31msafe\r\n"
+    screen.type(b"\x1d")
+    left = screen.until(rb"proc-[a-z0-9]{12} goes on")
+    assert b"\x1b[?1049l" in left
+    assert screen.end() == 0
+    process = sandbox.processes.get(re.search(rb"proc-[a-z0-9]{12}", left)[0].decode())  # type: ignore[index]
+    process.write("here\n")
+    process.wait_for_log("here\r\nhere\r\n")
+    process.write(b"\x03")
+    assert process.wait_for_exit(timeout_s=20).signal == "SIGINT"
+
+
+@pytest.mark.parametrize("extra", [["-t"], ["-t", "-d"]])
+def test_cloche_exec_on_a_terminal_needs_one(sandbox: Sandbox, environ: dict[str, str], extra: list[str]) -> None:
+    command = [str(Path(sys.executable).with_name("cloche")), "exec", *extra, sandbox.id, "true"]
+    done = subprocess.run(command, env=os.environ | environ, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    assert (done.returncode, b"--tty needs a terminal" in done.stderr) == (2, True)
+    assert subprocess.run([*command[:2], *command[-2:]], env=os.environ | environ, check=False).returncode == 0
+
+
 def test_cloche_terminals(sandbox: Sandbox, environ: dict[str, str]) -> None:
     def run(*arguments: str) -> str:
         command = [str(Path(sys.executable).with_name("cloche")), *arguments]
@@ -175,5 +227,12 @@ def test_cloche_terminals(sandbox: Sandbox, environ: dict[str, str]) -> None:
     terminal = sandbox.terminals.create(command=["cat"], name="mine")
     assert "mine" in run("terminals", "ls", sandbox.id)
     assert "/ui/terminal?sandbox=" in run("terminals", "share", sandbox.id, "mine")
+    kept, revoked = terminal.shares()[0], terminal.share(ttl_s=60)
+    assert revoked.id in run("terminals", "shares", sandbox.id, "mine")
+    assert run("terminals", "unshare", sandbox.id, "mine", revoked.id) == f"revoked {revoked.id}\n"
+    assert terminal.shares() == [kept]
+    assert terminal.revoke_share(kept.id) == kept
+    with pytest.raises(NotFound):
+        terminal.revoke_share(kept.id)
     assert "/ui/login?token=" in run("shell", sandbox.id, "--terminal", terminal.id, "--browser")
     assert terminal.id in run("terminals", "rm", sandbox.id, "mine")

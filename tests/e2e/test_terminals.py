@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from .server_process import ServerProcess
 
@@ -25,9 +27,20 @@ def open_terminal(client: httpx.Client, sandbox_id: str, *command: str, **body: 
     return dict(answer.json())
 
 
-def attach(server: ServerProcess, sandbox_id: str, terminal: dict[str, Any], key: str | None = None) -> Viewer:
+def attach(
+    server: ServerProcess,
+    sandbox_id: str,
+    terminal: dict[str, Any],
+    key: str | None = None,
+    client: str = "viewer-0001",
+) -> Viewer:
     url = f"ws://127.0.0.1:{server.port}/v1/sandboxes/{sandbox_id}/terminals/{terminal['id']}/attach"
-    return Viewer(url, headers={"Authorization": f"Bearer {key or server.key}"})
+    return Viewer(url, client, headers={"Authorization": f"Bearer {key or server.key}"})
+
+
+def closed_with(viewer: Viewer) -> tuple[int, object]:
+    """Code and reason, once it is closed."""
+    return viewer.until_closed(), json.loads(viewer.close_reason)
 
 
 def test_a_shell_in_a_sandbox(
@@ -69,6 +82,38 @@ def test_a_viewer_key_and_a_share_watch_only(
     assert watcher.stream.role == "read_only"
     watcher.close()
     writer.close()
+
+
+def test_whoever_watches_by_a_revoked_link_is_cut_off_and_nobody_else(
+    server: ServerProcess, client: httpx.Client, make_sandbox: Callable[..., str]
+) -> None:
+    sandbox_id = make_sandbox(driver="runc")
+    terminal = open_terminal(client, sandbox_id, "cat")
+    path = f"/v1/sandboxes/{sandbox_id}/terminals/{terminal['id']}"
+    revoked, kept = [client.post(f"{path}/share", json={}).json() for _ in range(2)]
+    cut = attach(server, sandbox_id, terminal, revoked["token"])
+    stays = attach(server, sandbox_id, terminal, kept["token"], client="viewer-0002")
+    watchers = {item["id"]: item["watchers"] for item in client.get(f"{path}/shares").json()["items"]}
+    assert watchers == {revoked["id"]: 1, kept["id"]: 1}
+    assert client.delete(f"{path}/shares/{revoked['id']}").json()["watchers"] == 1
+    assert closed_with(cut) == (4401, {"code": "unauthenticated", "message": "the link was revoked"})
+    with pytest.raises(InvalidStatus, match="401"):
+        attach(server, sandbox_id, terminal, revoked["token"])
+    writer = attach(server, sandbox_id, terminal, client="viewer-0003")
+    writer.type("hello\n")
+    assert stays.until("hello\r\nhello\r\n") == b"hello\r\nhello\r\n"
+    stays.close()
+    writer.close()
+
+
+def test_whoever_watches_by_a_link_is_cut_off_when_it_is_over(
+    server: ServerProcess, client: httpx.Client, make_sandbox: Callable[..., str]
+) -> None:
+    sandbox_id = make_sandbox(driver="runc")
+    terminal = open_terminal(client, sandbox_id, "cat")
+    share = client.post(f"/v1/sandboxes/{sandbox_id}/terminals/{terminal['id']}/share", json={"ttl_s": 3}).json()
+    watcher = attach(server, sandbox_id, terminal, share["token"])
+    assert closed_with(watcher) == (4401, {"code": "unauthenticated", "message": "the link is over"})
 
 
 def test_output_is_the_same_over_a_killed_server(own_server: ServerProcess, driver: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -88,6 +89,66 @@ async def test_a_share_opens_one_terminal_and_nothing_else(cloche: Harness) -> N
         ]:
             answer = await holder.request(method, other)
             assert answer.status_code == 401, (method, other)
+
+
+async def test_a_share_is_listed_and_revoked_alone(cloche: Harness) -> None:
+    sandbox_id = await cloche.sandbox()
+    path = f"/v1/sandboxes/{sandbox_id}/terminals/{TERMINAL}"
+    first, second = [(await cloche.client.post(f"{path}/share", json={})).json() for _ in range(2)]
+    listed = (await cloche.client.get(f"{path}/shares")).json()["items"]
+    assert [item["id"] for item in listed] == [first["id"], second["id"]]
+    assert listed[0]["expires_at"] == first["expires_at"]
+    assert listed[0]["watchers"] == 0
+    assert first["token"] not in str(listed)
+    other = path.replace("abc", "xyz")
+    assert (await cloche.client.get(f"{other}/shares")).json()["items"] == []
+    assert (await cloche.client.delete(f"{other}/shares/{first['id']}")).status_code == 404
+    revoked = await cloche.client.delete(f"{path}/shares/{first['id']}")
+    assert (revoked.status_code, revoked.json()["id"]) == (200, first["id"])
+    assert (await cloche.client.delete(f"{path}/shares/{first['id']}")).status_code == 404
+    assert await statuses(cloche, path, first, second) == [401, 200]
+    assert [item["id"] for item in (await cloche.client.get(f"{path}/shares")).json()["items"]] == [second["id"]]
+
+
+async def statuses(cloche: Harness, path: str, *shares: dict[str, str]) -> list[int]:
+    """What holders of these links get."""
+    found = []
+    async with httpx.AsyncClient(base_url=cloche.base, trust_env=False) as holder:
+        for share in shares:
+            answer = await holder.get(path, headers={"Authorization": f"Bearer {share['token']}"})
+            found.append(answer.status_code)
+    return found
+
+
+async def test_strangers_viewers_and_holders_of_a_link_revoke_nothing(cloche: Harness) -> None:
+    sandbox_id = await cloche.sandbox()
+    path = f"/v1/sandboxes/{sandbox_id}/terminals/{TERMINAL}"
+    share = (await cloche.client.post(f"{path}/share", json={})).json()
+    holder = httpx.AsyncClient(base_url=cloche.base, headers={"Authorization": f"Bearer {share['token']}"})
+    async with cloche.client_of("mallory") as stranger, cloche.client_of("admin", Role.VIEWER) as viewer, holder:
+        for client, status in ((stranger, 404), (viewer, 403), (holder, 401)):
+            assert (await client.get(f"{path}/shares")).status_code == status
+            assert (await client.delete(f"{path}/shares/{share['id']}")).status_code == status
+    assert await statuses(cloche, path, share) == [200]
+
+
+async def test_a_share_ends_in_time(cloche: Harness) -> None:
+    sandbox_id = await cloche.sandbox()
+    path = f"/v1/sandboxes/{sandbox_id}/terminals/{TERMINAL}"
+    share = (await cloche.client.post(f"{path}/share", json={"ttl_s": 1})).json()
+    async with asyncio.timeout(30):
+        while await statuses(cloche, path, share) != [401]:
+            await asyncio.sleep(0.05)
+    assert (await cloche.client.get(f"{path}/shares")).json()["items"] == []
+
+
+async def test_shares_are_bounded(cloche: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloche_server.shares.MAX_SHARES", 2)
+    path = f"/v1/sandboxes/{await cloche.sandbox()}/terminals/{TERMINAL}"
+    made = [await cloche.client.post(f"{path}/share", json={}) for _ in range(3)]
+    assert [answer.status_code for answer in made] == [201, 201, 429]
+    await cloche.client.delete(f"{path}/shares/{made[0].json()['id']}")
+    assert (await cloche.client.post(f"{path}/share", json={})).status_code == 201
 
 
 async def test_a_share_is_made_by_writers_for_their_own_sandboxes(cloche: Harness) -> None:

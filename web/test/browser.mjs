@@ -146,9 +146,20 @@ try {
   await page.locator("button.take").waitFor();
   console.log("ok control passes on");
 
+  await watcher.screenshot({ path: `${shots}/watcher.png` });
+  const left = await page.evaluate(async () => {
+    const at = new URLSearchParams(location.search);
+    const path = `/v1/sandboxes/${at.get("sandbox")}/terminals/${at.get("terminal")}/shares`;
+    const [first] = (await (await fetch(path)).json()).items;
+    await fetch(`${path}/${first.id}`, { method: "DELETE" });
+    return (await (await fetch(path)).json()).items.length;
+  });
+  assert.equal(left, 1);
+  await watcher.locator(".status.ended", { hasText: "the link was revoked" }).waitFor();
+  console.log("ok a revoked link says so");
+
   await context.setOffline(true);
   await page.screenshot({ path: `${shots}/terminal.png` });
-  await watcher.screenshot({ path: `${shots}/watcher.png` });
   await context.setOffline(false);
 
   await second.keyboard.type("exit 3\n");

@@ -133,5 +133,9 @@ describe("a connection", () => {
 test("jitter is a fifth, and other close codes are not final", () => {
   expect(pauseBefore(3, () => 0)).toBeCloseTo(1.6);
   expect(pauseBefore(3, () => 1)).toBeCloseTo(2.4);
-  expect([1001, 1006, 1011, 1012, 1013].map(finalReason)).toEqual([null, null, null, null, null]);
+  expect(finalReason(4401, '{"code":"unauthenticated","message":"the link was revoked"}')).toBe("the link was revoked");
+  expect(["", "x", "{}", "null", '{"message":1}'].map((said) => finalReason(4401, said))).toEqual(
+    Array(5).fill("not allowed"),
+  );
+  expect([1001, 1006, 1011, 1012, 1013].map((code) => finalReason(code))).toEqual([null, null, null, null, null]);
 });

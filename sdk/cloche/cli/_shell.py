@@ -160,6 +160,40 @@ def share(ctx: click.Context, sandbox: str, terminal: str, ttl_s: int) -> None:
     click.echo(client.url + _found(Sandbox.connect(sandbox, client=client), terminal).share(ttl_s=ttl_s).path)
 
 
+@terminals.command()
+@_options.sandbox_argument
+@click.argument("terminal", metavar="TERMINAL")
+@_options.as_json
+@click.pass_context
+def shares(ctx: click.Context, sandbox: str, terminal: str, as_json: bool) -> None:
+    """List the links for watching TERMINAL that are good. Their tokens are not kept."""
+    found = _found(Sandbox.connect(sandbox, client=_options.client_of(ctx)), terminal).shares()
+    if as_json:
+        print_json(found)
+        return
+    rows = [(one.id, str(one.watchers), day_and_time(one.created_at), day_and_time(one.expires_at)) for one in found]
+    print_table(("LINK", "WATCHERS", "MADE", "ENDS"), rows)
+
+
+@terminals.command()
+@_options.sandbox_argument
+@click.argument("terminal", metavar="TERMINAL")
+@click.argument("ids", nargs=-1, required=True, metavar="LINK...")
+@click.pass_context
+def unshare(ctx: click.Context, sandbox: str, terminal: str, ids: tuple[str, ...]) -> int:
+    """Revoke links for watching TERMINAL (ids as `shares` lists them); who watches by one is cut off."""
+    found, failed = _found(Sandbox.connect(sandbox, client=_options.client_of(ctx)), terminal), False
+    for wanted in ids:
+        try:
+            found.revoke_share(wanted)
+        except ClocheError as error:
+            say(line_of(error))
+            failed = True
+            continue
+        click.echo(f"revoked {wanted}")
+    return SERVICE if failed else 0
+
+
 def _found(place: Sandbox, id_or_name: str) -> Terminal:
     for terminal in place.terminals.list():
         if id_or_name in (terminal.id, terminal.info.name):

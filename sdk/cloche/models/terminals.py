@@ -11,6 +11,7 @@ from cloche.models._base import Env, Model, Name, Timestamp
 from cloche.models.contexts import Directory
 
 TerminalId = Annotated[str, StringConstraints(pattern=r"^term-[a-z0-9]{12}$")]
+ShareId = Annotated[str, StringConstraints(pattern=r"^shr-[a-z0-9]{12}$")]
 
 Columns = Annotated[int, Field(ge=2, le=1000)]
 Rows = Annotated[int, Field(ge=1, le=1000)]
@@ -97,9 +98,20 @@ class TerminalShareCreate(Model):
 class TerminalShare(Model):
     """A link that lets whoever has it watch one terminal, and do nothing else."""
 
+    id: ShareId
     token: str
     path: str = Field(description="of the page on this server; the token is in its fragment, which no log sees")
     expires_at: Timestamp
+
+
+class TerminalShareInfo(Model):
+    """A link that was made. Its token is not kept, and cannot be asked for."""
+
+    id: ShareId
+    terminal_id: TerminalId
+    created_at: Timestamp
+    expires_at: Timestamp
+    watchers: int = Field(description="connections it has open now")
 
 
 # Client to guest
@@ -268,5 +280,6 @@ CLOSE_TAKEN_OVER: Final = 4001
 CLOSE_NO_TERMINAL: Final = 4004
 """The terminal was deleted."""
 CLOSE_NOT_ALLOWED: Final = 4401
+"""The link that this client came by is over or was revoked; the reason says which."""
 FINAL_CLOSE_CODES: Final = frozenset({1000, 1008, CLOSE_TAKEN_OVER, CLOSE_NO_TERMINAL, CLOSE_NOT_ALLOWED})
 """A client does not come back after these."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from cloche.models.terminals import TerminalShare, TerminalShareCreate
-from cloche_server.browser import SHARE
+from cloche.models import Page
+from cloche.models.terminals import TerminalShareCreate, TerminalShareInfo
 from cloche_server.routing import Call, Reply
 
 if TYPE_CHECKING:
@@ -15,12 +13,17 @@ if TYPE_CHECKING:
 
 
 async def share(services: Services, call: Call) -> Reply:
-    """The terminal need not exist: a link to nothing shows nothing."""
-    assert isinstance(call.body, TerminalShareCreate)
-    sandbox_id, terminal_id = call.path["sandbox_id"], call.path["terminal_id"]
-    sandbox = services.sandboxes.get(call.principal, sandbox_id)
-    expires_at = int(time.time()) + call.body.ttl_s
-    fields = {"sandbox": sandbox_id, "terminal": terminal_id, "owner": sandbox.owner}
-    token = services.links.sign(SHARE, fields, expires_at)
-    path = f"/ui/terminal?sandbox={sandbox_id}&terminal={terminal_id}#share={token}"
-    return Reply(TerminalShare(token=token, path=path, expires_at=datetime.fromtimestamp(expires_at, UTC)), status=201)
+    wanted = cast("TerminalShareCreate", call.body)
+    return Reply(services.shares.create(call.principal, *_where(call), wanted), status=201)
+
+
+async def list_shares(services: Services, call: Call) -> Reply:
+    return Reply(Page[TerminalShareInfo](items=services.shares.list(call.principal, *_where(call))))
+
+
+async def revoke_share(services: Services, call: Call) -> Reply:
+    return Reply(services.shares.revoke(call.principal, *_where(call), call.path["share_id"]))
+
+
+def _where(call: Call) -> tuple[str, str]:
+    return call.path["sandbox_id"], call.path["terminal_id"]

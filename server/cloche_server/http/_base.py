@@ -17,7 +17,7 @@ from tornado.web import Application, HTTPError, RequestHandler
 from cloche.errors import ClocheError, Forbidden, MalformedCursor, MethodNotAllowed, NotFound, Unauthenticated
 from cloche.models import Role
 from cloche_server.auth import Principal, bearer_secret, require_role
-from cloche_server.browser import cookie_name, session_principal, share_token, shared_principal
+from cloche_server.browser import cookie_name, session_principal, share_token
 from cloche_server.http._errors import public_error
 from cloche_server.ids import new_request_id
 from cloche_server.origin import host_allowed, origin_allowed
@@ -123,9 +123,9 @@ class BaseHandler(RequestHandler):
         if token is None or not route.shareable:
             return None
         assert self.matched is not None
-        principal = shared_principal(self.services.links, token, self.matched.path, time.time())
+        principal = self.services.shares.principal(token, self.matched.path)
         if principal is None:
-            raise Unauthenticated("the link is over, or leads to another terminal")
+            raise Unauthenticated("the link is over, was revoked, or leads to another terminal")
         return principal
 
     def _by_session(self, route: Route) -> Principal | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import ExitStack
 from typing import Any, Final
 
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from cloche.errors import ClocheError, ConnectionFailed
+from cloche.errors import ClocheError, ConnectionFailed, Unauthenticated
 from cloche.models import Role
+from cloche.models.terminals import CLOSE_NOT_ALLOWED
 from cloche.terminal_frames import SUBPROTOCOL
 from cloche_server.http._base import BaseHandler
 from cloche_server.relay import GuestSocket, open_guest_socket, printable
@@ -34,6 +36,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
     def prepare(self) -> None:
         self._guest: GuestSocket | None = None
         self._pump: asyncio.Task[None] | None = None
+        self._until_closed = ExitStack()
 
     def check_origin(self, _origin: str) -> bool:
         """`admit` did."""
@@ -79,6 +82,8 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         self.set_nodelay(True)
         self.services.open_calls.add(self)
         self._pump = asyncio.create_task(self._pump_events())
+        if self.principal is not None and self.principal.share_id is not None:
+            self._until_closed.enter_context(self.services.shares.watching(self.principal.share_id, self))
 
     async def _pump_events(self) -> None:
         assert self._guest is not None
@@ -109,6 +114,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
             self._pump.cancel()
         if self._guest is not None:
             self._guest.close()
+        self._until_closed.close()
         self.services.open_calls.discard(self)
         self.log_access(101)
 
@@ -120,6 +126,10 @@ class SocketHandler(BaseHandler, WebSocketHandler):
     def stop(self) -> None:
         """The server ends; see `OpenCalls`. 1012 is "service restart"."""
         self._fail(1012, ConnectionFailed("the server is shutting down"))
+
+    def end(self, reason: str) -> None:
+        """The link by which this client came is no longer good; see `ShareService`."""
+        self._fail(CLOSE_NOT_ALLOWED, Unauthenticated(reason))
 
     def _fail(self, code: int, error: ClocheError) -> None:
         self.error_code = error.code

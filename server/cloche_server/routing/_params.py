@@ -12,7 +12,7 @@ from cloche.models import ContextId, KeyId, Name, ProcessId, RunId, SandboxId, S
 from cloche.models.browser import UiPath
 from cloche.models.processes import StreamName
 from cloche.models.runs import MAX_WAIT_S
-from cloche.models.terminals import TerminalId
+from cloche.models.terminals import ShareId, TerminalId
 
 MAX_FIELDS: Final = 128
 """64 labels are allowed on a sandbox; twice that is more than anybody can ask for."""
@@ -114,6 +114,7 @@ PATH_TYPES: Final[dict[str, TypeAdapter[str]]] = {
     "service_name": TypeAdapter(Name),
     "key_id": TypeAdapter(KeyId),
     "terminal_id": TypeAdapter(TerminalId),
+    "share_id": TypeAdapter(ShareId),
     "watch_id": TypeAdapter(WatchId),
     "asset": TypeAdapter(AssetName),
     "port": TypeAdapter(PortText),

@@ -5,6 +5,7 @@ from cloche_server.state._idempotency import IdempotencyRow, IdempotencyStore
 from cloche_server.state._keys import KeyStore
 from cloche_server.state._previews import PreviewRow, PreviewStore
 from cloche_server.state._sandboxes import PageToken, SandboxFilter, SandboxRow, SandboxStore
+from cloche_server.state._shares import ShareRow, ShareStore
 
 __all__ = [
     "Database",
@@ -17,4 +18,6 @@ __all__ = [
     "SandboxFilter",
     "SandboxRow",
     "SandboxStore",
+    "ShareRow",
+    "ShareStore",
 ]

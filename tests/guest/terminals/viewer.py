@@ -36,6 +36,7 @@ class Viewer:
         self.events: list[StreamEvent] = []
         self.exit: TerminalExit | None = None
         self.close_code: int | None = None
+        self.close_reason = ""
         self.socket: ClientConnection | None = None
         self.attach()
 
@@ -89,7 +90,7 @@ class Viewer:
             self.flush(quiet=True)
             return False
         except ConnectionClosed as error:
-            self.close_code = error.rcvd.code if error.rcvd else 1006
+            self.close_code, self.close_reason = (error.rcvd.code, error.rcvd.reason) if error.rcvd else (1006, "")
             return False
         for event in self.stream.receive(message, time.monotonic()):
             self.take(event)

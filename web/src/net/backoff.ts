@@ -17,7 +17,16 @@ export function pauseBefore(attempt: number, random: () => number): number {
   return pause * (0.8 + 0.4 * random());
 }
 
-/** Why a close code is final; null when it is not. */
-export function finalReason(code: number): string | null {
-  return FINAL.get(code) ?? null;
+/** Why a close code is final; null when it is not. `said`: the reason of the close frame; the server's own have a message. */
+export function finalReason(code: number, said = ""): string | null {
+  return (code === 4401 ? messageIn(said) : null) ?? FINAL.get(code) ?? null;
+}
+
+function messageIn(said: string): string | null {
+  try {
+    const { message } = JSON.parse(said) as { message?: unknown };
+    return typeof message === "string" ? message : null;
+  } catch {
+    return null;
+  }
 }

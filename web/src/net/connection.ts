@@ -73,7 +73,7 @@ export class Connection {
       this.#schedulePing();
     };
     socket.onmessage = ({ data }) => this.#receive(data);
-    socket.onclose = ({ code }) => void this.#onClose(socket, code);
+    socket.onclose = ({ code, reason }) => void this.#onClose(socket, code, reason);
   }
 
   /** Ignored without a connection: whoever has something to keep keeps it. */
@@ -123,12 +123,12 @@ export class Connection {
     if (socket !== null) void this.#onClose(socket, 1006);
   }
 
-  async #onClose(socket: SocketLike, code: number): Promise<void> {
+  async #onClose(socket: SocketLike, code: number, said = ""): Promise<void> {
     if (socket !== this.#socket) return;
     const opened = this.#opened;
     this.#drop();
     this.listener.onLost();
-    const reason = finalReason(code) ?? (opened ? null : await this.around.diagnose());
+    const reason = finalReason(code, said) ?? (opened ? null : await this.around.diagnose());
     if (this.#closed || this.#socket !== null) return;
     if (reason !== null) {
       this.close(reason);
