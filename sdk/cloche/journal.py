@@ -12,6 +12,8 @@ Rules
   rest. Each budget drops its own oldest record first.
 * Dropped records leave holes. A reader that reaches a hole gets one `Gap` with the exact count of what *it* missed.
 * A cursor fails as malformed, foreign (of another epoch) or beyond the head; it never restarts a reader silently.
+* A journal that goes on in a copy of its process gets another epoch (`renew`): what is appended from then on differs
+  between the copies, so a cursor of the one must not be taken by the other.
 * The producer never waits for readers.
 """
 
@@ -21,7 +23,7 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cloche.errors import CursorBeyondHead, ForeignCursor, MalformedCursor
@@ -152,11 +154,9 @@ class Journal:
         kept_bytes: int = 0,
         record_bytes: int = RECORD_BYTES,
     ) -> None:
-        if not re.fullmatch(r"[a-z0-9]{1,32}", epoch):
-            raise ValueError(f"epoch must be 1 to 32 lower-case letters and digits, not {epoch!r}")
         if record_bytes > max_bytes:
             raise ValueError(f"max_bytes ({max_bytes}) must hold at least one record of record_bytes ({record_bytes})")
-        self.epoch = epoch
+        self.epoch = _checked(epoch)
         self.head = self.start
         self._record_bytes = record_bytes
         self._head: _Budget | None = _Budget(head_bytes, max_records) if head_bytes else None
@@ -175,6 +175,11 @@ class Journal:
     def stored_bytes(self) -> int:
         """Bytes of data held now."""
         return self._head_size + self._tail.bytes + self._kept.bytes
+
+    def renew(self, epoch: str) -> None:
+        """Another life: all cursors given out so far are foreign from now on. Nothing that is stored changes."""
+        self.epoch = _checked(epoch)
+        self.head = self._now(self.head)
 
     def append(self, kind: str, data: bytes, *, keep: bool = False, split: Splitter | None = None) -> None:
         """Add a record, or several when `split` may cut `data`.
@@ -249,9 +254,13 @@ class Journal:
     def _item_at(self, cursor: Cursor) -> Record | Gap:
         record = self._records.get(cursor.seq)
         if record is not None:
-            return record
+            return record if record.cursor.epoch == self.epoch else replace(record, cursor=self._now(record.cursor))
         _, end = self._holes.around(cursor.seq)
-        return Gap(end.seq - cursor.seq, end.offset - cursor.offset, end)
+        return Gap(end.seq - cursor.seq, end.offset - cursor.offset, self._now(end))
+
+    def _now(self, cursor: Cursor) -> Cursor:
+        """The same place in this life. What is stored keeps the epoch it was stored in; only readers need today's."""
+        return cursor if cursor.epoch == self.epoch else replace(cursor, epoch=self.epoch)
 
     def _check(self, cursor: Cursor) -> None:
         if cursor.epoch != self.epoch:
@@ -273,7 +282,14 @@ class Journal:
         if record is not None:
             return cursor.offset == record.offset
         start, end = self._holes.around(cursor.seq)
-        return start.offset <= cursor.offset <= end.offset and (cursor.seq > start.seq or cursor == start)
+        is_in = start.offset <= cursor.offset <= end.offset
+        return is_in and (cursor.seq > start.seq or cursor.offset == start.offset)
+
+
+def _checked(epoch: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]{1,32}", epoch):
+        raise ValueError(f"epoch must be 1 to 32 lower-case letters and digits, not {epoch!r}")
+    return epoch
 
 
 def split_bytes(data: bytes, size: int) -> Iterator[bytes]:

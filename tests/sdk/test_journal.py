@@ -186,3 +186,36 @@ def test_a_large_chunk_is_split_on_append() -> None:
     journal = Journal("e1", max_bytes=100, record_bytes=8)
     journal.append("t", b"0123456789abcdefXYZ", split=split_bytes)
     assert [r.data for r in journal.read(journal.start) if isinstance(r, Record)] == [b"01234567", b"89abcdef", b"XYZ"]
+
+
+@given(budgets, appends, appends, st.data())
+def test_a_renewed_journal_has_the_same_records_under_another_epoch(
+    budget: dict[str, int], before: list[tuple[bytes, bool]], after: list[tuple[bytes, bool]], data: st.DataObject
+) -> None:
+    """Both lives, before and after, read as one journal that was never renewed."""
+    plain, renewed = filled(budget, before + after), filled(budget, before)
+    at = str(renewed.head)
+    renewed.renew("e2")
+    with pytest.raises(ForeignCursor):
+        renewed.parse(at)
+    for payload, keep in after:
+        renewed.append("k" if keep else "t", payload, keep=keep)
+    seq = data.draw(st.integers(0, len(before + after)))
+    offset = sum(len(payload) for payload, _ in (before + after)[:seq])
+    told = walk(renewed, renewed.parse(f"e2.{seq}.{offset}"))
+    assert all(item.cursor.epoch == "e2" for item in told)
+    assert [_without_epoch(item) for item in told] == [
+        _without_epoch(item) for item in walk(plain, plain.parse(f"e1.{seq}.{offset}"))
+    ]
+
+
+def _without_epoch(item: Record | Gap) -> tuple[object, ...]:
+    place = (item.cursor.seq, item.cursor.offset)
+    return (*place, item.data) if isinstance(item, Record) else (*place, item.records, item.bytes)
+
+
+def test_an_epoch_that_cannot_stand_in_a_cursor_is_no_new_life() -> None:
+    journal = filled({"max_bytes": 100}, [])
+    with pytest.raises(ValueError, match="lower-case"):
+        journal.renew("E.2")
+    assert journal.epoch == "e1"
