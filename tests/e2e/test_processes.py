@@ -118,6 +118,11 @@ def test_a_server_is_waited_for(sandbox: Sandbox) -> None:
 def test_terminals_and_input(sandbox: Sandbox) -> None:
     out = sandbox.exec("tty <&1 >/dev/null && stty size <&1", tty=Tty(cols=91, rows=30))
     assert out.stdout == "30 91\r\n"
+    resized = "trap 'stty size; exit' WINCH; echo up; while :; do sleep 0.05; done"
+    process = sandbox.processes.start(resized, tty=Tty(), stdin="open")
+    process.wait_for_log("up")
+    process.resize(101, 33)
+    process.wait_for_log("33 101")
     process = sandbox.processes.start("cat", tty=Tty(), stdin="open")
     process.write("typed\n")
     process.wait_for_log("typed\r\ntyped\r\n")
