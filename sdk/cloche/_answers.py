@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from cloche.errors import ClocheError, ConnectionFailed, ErrorBody, InvalidRequest, error_from_body
+from cloche.errors import ClocheError, ConnectionFailed, ErrorBody, GuestFault, InvalidRequest, error_from_body
+from cloche.models import Event
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -69,6 +70,17 @@ def error_of(answer: Answer) -> ClocheError:
             request_id=answer.request_id,
         )
     return error_from_body(body)
+
+
+def data_of(event: Event, model: type[M]) -> M:
+    """The data of an event, as ``model``.
+
+    :raises GuestFault: it is something else.
+    """
+    try:
+        return model.model_validate(event.data, extra="ignore")
+    except ValidationError as error:
+        raise GuestFault(f"the data of a {event.type!r} event makes no sense: {first_problem(error)}") from error
 
 
 def built(model: type[M], **fields: object) -> M:

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 from cloche import models
 from cloche._answers import model_parser
 from cloche._calls import Call, Query, json_body, sandbox_path, segment
+from cloche._tail import OneStream
 from cloche.path_text import to_text
 
 FilePathLike: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
@@ -93,6 +94,11 @@ def remove(sandbox_id: str, body: models.RemoveFile) -> Call[models.Removed]:
 def clone(sandbox_id: str, body: models.GitClone) -> Call[models.Cloned]:
     path = files_path(sandbox_id, "clone")
     return Call("POST", path, _cloned, body=json_body(body), answer_within_s=body.timeout_s + 60)
+
+
+def clone_stream(sandbox_id: str, body: models.GitClone) -> OneStream:
+    """A clone as events: ``progress``, and ``finished`` at its end."""
+    return OneStream(files_path(sandbox_id, "clone"), json_body(body), last_type="finished")
 
 
 def download_tree(sandbox_id: str, query: Query) -> Call[bytes]:

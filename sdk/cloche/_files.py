@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,9 +16,9 @@ from pydantic import JsonValue
 
 from cloche import _file_calls as _calls
 from cloche import models
-from cloche._answers import built
+from cloche._answers import built, data_of
 from cloche._file_calls import FilePathLike, query_of, text_of
-from cloche._flow import Flow, Transfer, awaiting, blocking, send, send_patiently, transfer
+from cloche._flow import Flow, Follow, Tell, Transfer, awaiting, blocking, send, send_patiently, transfer
 from cloche._link import AsyncLink, Link
 from cloche._patience import Patience
 from cloche._tail import Tail
@@ -26,6 +26,7 @@ from cloche.errors import BadArchive
 from cloche.models import (
     ChangeMode,
     Cloned,
+    CloneProgress,
     CopyFile,
     Event,
     FileEntry,
@@ -44,6 +45,7 @@ from cloche.tar_stream import TarError
 from cloche.trees import CHUNK, Unpacker, packed
 
 LocalFile: TypeAlias = "str | os.PathLike[str] | BinaryIO"
+OnProgress: TypeAlias = Callable[[CloneProgress], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,14 +262,30 @@ class FileFlows:
         depth: int | None = None,
         branch: str | None = None,
         timeout_s: float = 600,
+        on_progress: OnProgress | None = None,
         user: str | None = None,
     ) -> Flow[Cloned]:
         """``git clone`` inside the sandbox.
 
+        :param on_progress: called with a `cloche.models.CloneProgress` for each step, while it goes on.
         :raises GitFailed: ``details["reason"]`` says why; nothing is left of it.
         """
         body = built(GitClone, url=url, path=text_of(path), depth=depth, branch=branch, timeout_s=timeout_s, user=user)
-        return (yield from send(_calls.clone(self.id, body)))
+        if on_progress is None:
+            return (yield from send(_calls.clone(self.id, body)))
+        return (yield from self._watch_clone(body, on_progress))
+
+    def _watch_clone(self, body: GitClone, on_progress: OnProgress) -> Flow[Cloned]:
+        found: list[Cloned] = []
+
+        def take(event: Event) -> Flow[None]:
+            if event.type == "progress":
+                yield Tell(on_progress, data_of(event, CloneProgress))
+            elif event.type == "finished":
+                found.append(data_of(event, Cloned))
+
+        yield Follow(_calls.clone_stream(self.id, body), take)
+        return found[0]
 
     def _upload(
         self, source: LocalFile, path: FilePathLike, *, parents: bool = False, user: str | None = None

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing, closing
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final, NoReturn, TypeAlias, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar, cast
 from urllib.parse import urlencode
 
 import httpx
@@ -158,9 +158,7 @@ class Link(_LinkBase):
     def _frames(self, tail: Tail) -> Generator[Frame, None, None]:
         """The frames of one connection."""
         try:
-            with httpx_sse.connect_sse(
-                self._http, "GET", tail.path, params=tail.query or None, timeout=_timeout(SILENCE_S)
-            ) as source:
+            with httpx_sse.connect_sse(self._http, timeout=_timeout(SILENCE_S), **_opening(tail)) as source:
                 if source.response.status_code != httpx.codes.OK:
                     source.response.read()
                     raise error_of(self._answer(source.response))
@@ -265,9 +263,7 @@ class AsyncLink(_LinkBase):
     async def _frames(self, tail: Tail) -> AsyncGenerator[Frame, None]:
         """The frames of one connection."""
         try:
-            async with httpx_sse.aconnect_sse(
-                self._http, "GET", tail.path, params=tail.query or None, timeout=_timeout(SILENCE_S)
-            ) as source:
+            async with httpx_sse.aconnect_sse(self._http, timeout=_timeout(SILENCE_S), **_opening(tail)) as source:
                 if source.response.status_code != httpx.codes.OK:
                     await source.response.aread()
                     raise error_of(self._answer(source.response))
@@ -327,6 +323,14 @@ class AsyncLink(_LinkBase):
                     async for event in events:
                         await self.drive(take(event))
         return None
+
+
+def _opening(tail: Tail) -> dict[str, Any]:
+    """How a stream is asked for, in httpx' words."""
+    asked: dict[str, Any] = {"method": "GET", "url": tail.path, "params": tail.query or None}
+    if tail.body is not None:
+        asked |= {"method": "POST", "content": tail.body, "headers": {"Content-Type": "application/json"}}
+    return asked
 
 
 async def _in_thread(source: Iterator[bytes]) -> AsyncGenerator[bytes, None]:

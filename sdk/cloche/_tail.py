@@ -6,6 +6,7 @@ Pure: frames in, events out; no socket, no clock. The rules:
   and none is left out. What the journal itself dropped comes as one ``gap`` event.
 - A connection that breaks, falls silent or ends early is opened again after a pause (`cloche._patience`); an event that
   arrives starts the patience afresh. An error that is not a matter of the connection is raised.
+- The stream that answers a POST (`OneStream`) is read once; there is nothing to come back to.
 - A run's stream is over after ``finished``; a context's stream goes on until the context is deleted.
 """
 
@@ -45,6 +46,8 @@ class Tail:
         self, path: str, *, cursor: str | None, last_type: str | None, patience: Patience, params: Query = ()
     ) -> None:
         self.path = path
+        self.body: bytes | None = None
+        """What the stream is opened with, by POST; None: by GET."""
         self.done = False
         self._cursor = cursor
         self._last_type = last_type
@@ -89,6 +92,20 @@ class Tail:
         if delay is None:
             raise failure
         return delay
+
+
+class OneStream(Tail):
+    """The stream that answers one POST: what it tells of ends with its connection, so it is never opened again."""
+
+    def __init__(self, path: str, body: bytes, *, last_type: str) -> None:
+        super().__init__(path, cursor=None, last_type=last_type, patience=Patience(0))
+        self.body = body
+
+    def lost(self, error: ClocheError | None) -> float:
+        """
+        :raises ClocheError: always.
+        """
+        raise error or ConnectionFailed("the event stream ended early", details={"path": self.path})
 
 
 def _curable(error: ClocheError) -> bool:

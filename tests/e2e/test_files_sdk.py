@@ -13,6 +13,7 @@ import pytest
 
 import cloche
 from cloche import AsyncClient, AsyncSandbox, Client, Sandbox
+from cloche.models import CloneProgress
 
 from .server_process import ServerProcess
 
@@ -59,6 +60,30 @@ def test_errors(sandbox: Sandbox) -> None:
     for error, call in cases.items():
         with pytest.raises(error):
             call()
+
+
+@pytest.fixture(scope="module")
+def repository(sandbox: Sandbox) -> str:
+    """One with enough objects for git to count."""
+    made = sandbox.exec(
+        "git init -q -b main repo && cd repo && git config user.email a@b && git config user.name n && mkdir d"
+        " && for i in $(seq 300); do echo $i > d/$i; done && git add . && git commit -qm 1 && pwd"
+    )
+    return made.stdout.strip()
+
+
+def test_a_clone_tells_of_its_progress(sandbox: Sandbox, repository: str) -> None:
+    seen: list[CloneProgress] = []
+    done = sandbox.files.clone(f"file://{repository}", "cloned", on_progress=seen.append)
+    assert done == sandbox.files.clone(f"file://{repository}", "again").model_copy(update={"path": done.path})
+    last = {step.phase: step for step in seen}["Receiving objects"]
+    assert (last.percent, last.done) == (100, last.total)
+    assert last.total > 300
+    with pytest.raises(cloche.GitFailed) as failed:
+        sandbox.files.clone("file:///nowhere", "x", on_progress=seen.append)
+    assert failed.value.details["reason"] == "not_found"
+    with pytest.raises(cloche.InvalidRequest):
+        sandbox.files.clone("", "x", on_progress=seen.append)
 
 
 def test_names_of_any_byte(sandbox: Sandbox) -> None:
@@ -110,13 +135,20 @@ def test_a_watch(sandbox: Sandbox) -> None:
         assert watch.changes_since(start).status == "changed"
 
 
-async def test_the_same_awaited(server: ServerProcess, sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_the_same_awaited(server: ServerProcess, sandbox: Sandbox, repository: str, tmp_path: Path) -> None:
     async with AsyncClient(server.url, server.key) as client:
         same = await AsyncSandbox.connect(sandbox.id, client=client)
         (tmp_path / "f").write_bytes(b"x" * 1_000_000)
         assert (await same.files.upload(tmp_path / "f", "async")).size == 1_000_000
         assert await same.files.download("async", tmp_path / "g") == 1_000_000
         assert (await same.files.write("t", "text")).size == 4
+        seen: list[str] = []
+
+        async def on_progress(step: CloneProgress) -> None:
+            seen.append(step.phase)
+
+        cloned = await same.files.clone(f"file://{repository}", "async-clone", on_progress=on_progress)
+        assert (cloned.branch, "Receiving objects" in seen) == ("main", True)
         await same.files.mkdir("aw")
         async with await same.files.watch("aw") as watch:
             await same.files.write("aw/b", b"")
@@ -129,6 +161,14 @@ def cli(server: ServerProcess, *arguments: str, **options: object) -> subprocess
     env = {**os.environ, "CLOCHE_URL": server.url, "CLOCHE_API_KEY": server.key}
     program = str(Path(sys.executable).with_name("cloche"))
     return subprocess.run([program, *arguments], env=env, capture_output=True, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def test_clone_on_the_command_line(server: ServerProcess, sandbox: Sandbox, repository: str) -> None:
+    done = cli(server, "files", "clone", f"file://{repository}", f"{sandbox.id}:by-cli", "--depth", "1")
+    assert (done.returncode, done.stdout.split()[:2]) == (0, [b"/workspace/by-cli", b"main"])
+    assert b"Receiving objects: 100 %" in done.stderr
+    failed = cli(server, "files", "clone", f"file://{repository}", f"{sandbox.id}:by-cli")
+    assert (failed.returncode, b"already" in failed.stderr) == (3, True)
 
 
 def test_the_command_line(server: ServerProcess, sandbox: Sandbox, tmp_path: Path) -> None:

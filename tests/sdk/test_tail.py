@@ -14,7 +14,7 @@ from protocol_app import frame_of
 from cloche._config import Config
 from cloche._link import AsyncLink, Link
 from cloche._patience import Patience
-from cloche._tail import Frame, Tail
+from cloche._tail import Frame, OneStream, Tail
 from cloche.errors import ConnectionFailed, ErrorBody, ForeignCursor, GuestFault, NotFound, SandboxUnreachable
 from cloche.journal import Gap, Journal
 from cloche.models import Event
@@ -37,6 +37,14 @@ def test_it_is_done_after_the_last_event() -> None:
     reader = tail()
     assert reader.take(Frame("finished", "{}", "e.9")) == Event(type="finished", cursor="e.9", data={})
     assert reader.done
+
+
+def test_the_stream_that_answers_a_post_is_never_opened_again() -> None:
+    """It would do what it tells of a second time."""
+    for error, raised in ((SandboxUnreachable("x"), SandboxUnreachable), (None, ConnectionFailed)):
+        with pytest.raises(raised):
+            OneStream("/clone", b"{}", last_type="finished").lost(error)
+    assert tail().lost(SandboxUnreachable("x")) >= 0
 
 
 def test_a_heartbeat_is_no_event() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TextIO
 
 import click
 
@@ -19,6 +19,7 @@ from cloche.errors import IsDirectory
 
 if TYPE_CHECKING:
     from cloche._files import FileChange
+    from cloche.models import CloneProgress
 
 _MARKS: Final = {"directory": "d", "symlink": "l", "fifo": "p", "socket": "s", "block_device": "b", "char_device": "c"}
 
@@ -91,7 +92,7 @@ def _fetch(sandbox: Sandbox, path: str, target: str, recursive: bool, user: str 
 
 @click.group()
 def files() -> None:
-    """List, show and remove files of a sandbox."""
+    """List, show, clone and remove files of a sandbox."""
 
 
 @files.command("ls")
@@ -133,6 +134,55 @@ def cat(ctx: click.Context, place: str, user: str | None) -> None:
     """Write a file to standard output, byte for byte."""
     sandbox, path = sandbox_at(ctx, place)
     sandbox.files.download(path, sys.stdout.buffer, user=user)
+
+
+@files.command()
+@click.argument("url")
+@click.argument("place", metavar="SANDBOX:PATH")
+@click.option("--depth", type=click.IntRange(min=1), help="Only so many commits.")
+@click.option("--branch", help="This one, or a tag, and not the default.")
+@user_option
+@as_json
+@click.pass_context
+def clone(
+    ctx: click.Context, url: str, place: str, depth: int | None, branch: str | None, user: str | None, as_json: bool
+) -> None:
+    """Run git clone inside a sandbox, and show its progress."""
+    sandbox, path = sandbox_at(ctx, place)
+    with CloneScreen(sys.stderr) as screen:
+        done = sandbox.files.clone(url, path, depth=depth, branch=branch, user=user, on_progress=screen.show)
+    if as_json:
+        print_json(done)
+        return
+    click.echo(plain(f"{done.path}  {done.branch or '(no branch)'}  {done.commit or '(empty)'}"))
+
+
+class CloneScreen:
+    """Progress on one line that changes, or, where nobody looks, a line for each phase at its end."""
+
+    def __init__(self, screen: TextIO) -> None:
+        self._screen = screen
+        self._changing = screen.isatty()
+        self._shown = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self._write("\n")
+
+    def show(self, progress: CloneProgress) -> None:
+        line = plain(f"{progress.phase}: {progress.percent} % ({progress.done}/{progress.total})")[:78]
+        if self._changing:
+            self._write("\r" + line.ljust(len(self._shown)))
+            self._shown = line
+        elif progress.done == progress.total:
+            self._write(line + "\n")
+
+    def _write(self, text: str) -> None:
+        self._screen.write(text)
+        self._screen.flush()
 
 
 @files.command("rm")

@@ -19,6 +19,7 @@ from cloche.models.events import Event
 from cloche.models.files import (
     ChangeMode,
     Cloned,
+    CloneProgress,
     CopyFile,
     FileEntry,
     FileInfo,
@@ -135,6 +136,7 @@ __all__ = [
     "CapturedOutput",
     "ChangeMode",
     "Changes",
+    "CloneProgress",
     "Cloned",
     "Compare",
     "Comparison",

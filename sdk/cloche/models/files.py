@@ -183,6 +183,15 @@ class GitClone(OnFile):
     timeout_s: float = Field(default=600.0, ge=1, le=3600)
 
 
+class CloneProgress(Model):
+    """One step of a clone: the data of a ``progress`` event. ``phase`` is in git's words, "Receiving objects"."""
+
+    phase: str
+    percent: int
+    done: int
+    total: int
+
+
 class Cloned(Model):
     """``branch`` null: a detached HEAD. ``commit`` null: the repository is empty."""
 
