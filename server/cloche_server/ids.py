@@ -26,6 +26,10 @@ def new_share_id() -> str:
     return f"shr-{_letters(12)}"
 
 
+def new_snapshot_id() -> str:
+    return f"snap-{_letters(12)}"
+
+
 def new_request_id() -> str:
     return f"req-{secrets.token_hex(8)}"
 

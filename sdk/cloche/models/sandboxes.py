@@ -94,5 +94,5 @@ class Sandbox(Model):
     lifetime: Lifetime
     last_activity_at: Timestamp = Field(description="the last call that went into it, or work that was seen in it")
     origin: Origin
-    parent: str | None = Field(description="the snapshot it was last made from or rolled back to")
+    parent: str | None = Field(description="the snapshot it was last saved to, made from or rolled back to")
     volumes: list[VolumeAttachment]

@@ -14,8 +14,8 @@ SnapshotId = Annotated[str, StringConstraints(pattern=r"^snap-[a-z0-9]{12}$")]
 
 
 class Retention(Model):
-    """``ttl_s``: deleted so long after it was made. ``keep_last``: of this sandbox' snapshots of the same name prefix
-    only so many newest are kept. Null: kept until deleted. A snapshot that others descend from stays in their tree."""
+    """``ttl_s``: deleted so long after it was made. ``keep_last``: of this sandbox' snapshots whose names are the same but
+    for a number or date at the end, only so many newest are kept. Null: kept until deleted."""
 
     ttl_s: float | None = Field(default=None, ge=1, le=315_360_000)
     keep_last: int | None = Field(default=None, ge=1, le=1000)
@@ -40,7 +40,7 @@ class Snapshot(Model):
     labels: Labels
     state: Literal["creating", "ready", "broken"]
     sandbox_id: SandboxId | None = Field(description="of which sandbox; null for an imported one")
-    parent: SnapshotId | None = Field(description="the snapshot its sandbox was last made from or rolled back to")
+    parent: SnapshotId | None = Field(description="the snapshot its sandbox was last saved to, made from or rolled back to")
     memory: bool
     driver: str
     image: str
@@ -56,16 +56,18 @@ class Snapshot(Model):
 
 
 class SnapshotNode(Model):
-    """One node of the tree of a sandbox' snapshots."""
+    """One line of the tree. ``parent``: its nearest ancestor that is still there; null: a root. ``depth`` of a root is 0."""
 
     snapshot: Snapshot
-    children: list[SnapshotNode]
+    parent: SnapshotId | None
+    depth: int
 
 
 class SnapshotTree(Model):
-    """All roots, oldest first."""
+    """In the order in which a tree is drawn: every node behind its parent, siblings oldest first. A list, because a
+    sandbox that is saved a thousand times is a thousand levels deep."""
 
-    roots: list[SnapshotNode]
+    nodes: list[SnapshotNode]
 
 
 class Restore(Model):

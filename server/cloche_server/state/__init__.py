@@ -6,6 +6,7 @@ from cloche_server.state._keys import KeyStore
 from cloche_server.state._previews import PreviewRow, PreviewStore
 from cloche_server.state._sandboxes import PageToken, SandboxFilter, SandboxRow, SandboxStore
 from cloche_server.state._shares import ShareRow, ShareStore
+from cloche_server.state._snapshots import SavedFile, SnapshotFilter, SnapshotRow, SnapshotState, SnapshotStore
 
 __all__ = [
     "Database",
@@ -18,6 +19,11 @@ __all__ = [
     "SandboxFilter",
     "SandboxRow",
     "SandboxStore",
+    "SavedFile",
     "ShareRow",
     "ShareStore",
+    "SnapshotFilter",
+    "SnapshotRow",
+    "SnapshotState",
+    "SnapshotStore",
 ]

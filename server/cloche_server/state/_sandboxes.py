@@ -57,7 +57,7 @@ class SandboxRow:
     lifecycle: LifecyclePolicy = field(default_factory=LifecyclePolicy)
     origin: Origin = field(default_factory=Origin)
     parent: str | None = None
-    """The snapshot it was last made from or rolled back to."""
+    """The snapshot it was last saved to, made from or rolled back to."""
     volumes: list[VolumeAttachment] = field(default_factory=list)
     active_us: int = 0
     """Last call into it, or work seen in it."""
@@ -123,12 +123,12 @@ class PageToken:
             raw = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True).decode(
                 "ascii"
             )
-            created, _, sandbox_id = raw.partition(".")
+            created, _, row_id = raw.partition(".")
         except (ValueError, binascii.Error) as error:
             raise _no_token() from error
-        if not (created.isdecimal() and len(created) < 19 and sandbox_id.isalnum()):
+        if not (created.isdecimal() and len(created) < 19 and row_id.replace("-", "").isalnum()):
             raise _no_token()
-        return cls(int(created), sandbox_id)
+        return cls(int(created), row_id)
 
 
 def _no_token() -> InvalidRequest:
