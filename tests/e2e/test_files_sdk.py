@@ -17,6 +17,21 @@ from cloche.models import CloneProgress
 
 from .server_process import ServerProcess
 
+MAKE_TWICE = """
+import os, shutil, time
+def make(count=20_000):
+    began = time.process_time()
+    for number in range(count):
+        if number % 100 == 0:
+            os.makedirs(f'many/{number}')
+        os.close(os.open(f'many/{number // 100 * 100}/{number}', os.O_CREAT))
+    return time.process_time() - began
+first = make()
+shutil.rmtree('many')
+print(first, make())
+shutil.rmtree('many')
+"""
+
 
 @pytest.fixture(scope="module")
 def sandbox(server: ServerProcess) -> Iterator[Sandbox]:
@@ -201,3 +216,9 @@ def test_the_command_line(server: ServerProcess, sandbox: Sandbox, tmp_path: Pat
         assert line.startswith(b"create  new")
         assert b"\x1b" not in line
         process.terminate()
+
+
+def test_new_files_are_quick_after_many_were_removed(sandbox: Sandbox) -> None:
+    """ext4 without a journal passed over every inode freed in the last minute, for each new file: 7 times the work here."""
+    first, again = map(float, sandbox.run(MAKE_TWICE, timeout_s=100).stdout.split())
+    assert again < 3 * first

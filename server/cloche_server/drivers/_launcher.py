@@ -36,6 +36,9 @@ IDS = 65536
 # gVisor answers EAGAIN, even to a program that wants to block, while a pipe of the host is full: leave room for bursts.
 CONSOLE_PIPE_BYTES = 1 << 20
 
+JOURNAL_MB = 4
+"""mke2fs's least with blocks of 4 KiB. 16 and 32 were no faster."""
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -97,12 +100,18 @@ def own_namespace(stage: str) -> None:
 
 
 def make_disk(path: str, size_bytes: int, inode_ratio: int, target: str) -> None:
-    """A new, blank, sparse ext4 image: no journal (it dies with the sandbox), nothing reserved, holes given back."""
+    """A new, blank, sparse ext4 image: nothing reserved, holes given back.
+
+    It dies with the sandbox, so it needs no journal to survive a crash. But without one ext4 takes no inode that was freed
+    less than a minute ago, and looks at all of those for every new file: 20,000 files after 20,000 were removed took 12 s
+    instead of 2. So it has the smallest one, which orders no data and flushes nothing to the host's disk.
+    """
     with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as image:
         image.truncate(size_bytes)
-    features = ("-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard,root_owner=0:0")
+    extended = "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0"
+    features = ("-O", "^resize_inode", "-J", f"size={JOURNAL_MB}", "-E", extended)
     run("mkfs.ext4", "-q", "-F", "-m", "0", "-i", str(inode_ratio), *features, path)
-    run("mount", "-n", "-t", "ext4", "-o", "loop,nodev,noatime,discard", path, target)
+    run("mount", "-n", "-t", "ext4", "-o", "loop,nodev,noatime,discard,data=writeback,nobarrier", path, target)
 
 
 def user_namespace(first_id: int) -> int:
