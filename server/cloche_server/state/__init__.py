@@ -3,17 +3,22 @@
 from cloche_server.state._database import Database
 from cloche_server.state._idempotency import IdempotencyRow, IdempotencyStore
 from cloche_server.state._keys import KeyStore
+from cloche_server.state._pools import IdempotencyClaim, PoolRow, PoolStore
 from cloche_server.state._previews import PreviewRow, PreviewStore
 from cloche_server.state._sandboxes import PageToken, SandboxFilter, SandboxRow, SandboxStore
 from cloche_server.state._shares import ShareRow, ShareStore
 from cloche_server.state._snapshots import SavedFile, SnapshotFilter, SnapshotRow, SnapshotState, SnapshotStore
+from cloche_server.state._templates import TemplateRow, TemplateStore
 
 __all__ = [
     "Database",
+    "IdempotencyClaim",
     "IdempotencyRow",
     "IdempotencyStore",
     "KeyStore",
     "PageToken",
+    "PoolRow",
+    "PoolStore",
     "PreviewRow",
     "PreviewStore",
     "SandboxFilter",
@@ -26,4 +31,6 @@ __all__ = [
     "SnapshotRow",
     "SnapshotState",
     "SnapshotStore",
+    "TemplateRow",
+    "TemplateStore",
 ]

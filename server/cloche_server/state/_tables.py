@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, text
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text, text
 
 metadata: Final = MetaData()
 
@@ -55,7 +55,7 @@ sandboxes: Final = Table(
     Column("born_us", BigInteger, nullable=False),
     Column("saved_us", BigInteger),
     Column("previous", JSON),
-    Column("pool", String(32)),
+    Column("pool", String(64)),
     Column("usage", JSON, nullable=False),
 )
 
@@ -166,6 +166,8 @@ templates: Final = Table(
     Column("failure", String(4096)),
     Column("created_us", BigInteger, nullable=False),
     Column("build_us", BigInteger),
+    Column("log", Text, nullable=False),
+    Column("log_truncated", Boolean, nullable=False),
 )
 
 pools: Final = Table(

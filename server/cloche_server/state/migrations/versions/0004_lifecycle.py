@@ -21,7 +21,7 @@ def upgrade() -> None:
         table.add_column(sa.Column("born_us", sa.BigInteger, nullable=False, server_default="0"))
         table.add_column(sa.Column("saved_us", sa.BigInteger))
         table.add_column(sa.Column("previous", sa.JSON))
-        table.add_column(sa.Column("pool", sa.String(32)))
+        table.add_column(sa.Column("pool", sa.String(64)))
         table.add_column(sa.Column("usage", sa.JSON, nullable=False, server_default="{}"))
     op.execute("UPDATE sandboxes SET active_us = created_us, born_us = created_us")
     with op.batch_alter_table("sandboxes") as table:
@@ -84,6 +84,8 @@ def upgrade() -> None:
         sa.Column("failure", sa.String(4096)),
         sa.Column("created_us", sa.BigInteger, nullable=False),
         sa.Column("build_us", sa.BigInteger),
+        sa.Column("log", sa.Text, nullable=False),
+        sa.Column("log_truncated", sa.Boolean, nullable=False),
     )
     op.create_table(
         "pools",

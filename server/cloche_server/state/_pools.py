@@ -1,0 +1,92 @@
+"""Pools at rest, and the one transaction that turns a ready sandbox into somebody's."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from cloche.models import SandboxState
+from cloche_server.clock import Clock, now_us
+from cloche_server.state._database import Database
+from cloche_server.state._sandboxes import SandboxRow, _name_in_use, _to_values
+from cloche_server.state._tables import idempotency, pools, sandboxes
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """One pool as the database has it: of a template, or of an image."""
+
+    owner: str
+    name: str
+    template: str | None
+    image: str | None
+    min: int
+    max: int
+    max_age_s: int
+    created_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyClaim:
+    """Written together with the claim: a crash leaves both or none."""
+
+    key: str
+    body_hash: str
+
+
+class PoolStore:
+    """Rows of ``pools``, and the rows of ``sandboxes`` that are parked in one."""
+
+    def __init__(self, database: Database, clock: Clock = now_us) -> None:
+        self._database = database
+        self._clock = clock
+
+    def put(self, row: PoolRow) -> None:
+        """In place of an older one of that name."""
+        with self._database.transaction() as connection:
+            connection.execute(delete(pools).where(pools.c.owner == row.owner, pools.c.name == row.name))
+            connection.execute(insert(pools).values(asdict(row)))
+
+    def get(self, owner: str, name: str) -> PoolRow | None:
+        query = select(pools).where(pools.c.owner == owner, pools.c.name == name)
+        with self._database.transaction() as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else PoolRow(**row._mapping)
+
+    def all(self) -> list[PoolRow]:
+        """By owner and name: there are few."""
+        with self._database.transaction() as connection:
+            query = select(pools).order_by(pools.c.owner, pools.c.name)
+            return [PoolRow(**row._mapping) for row in connection.execute(query)]
+
+    def delete(self, row: PoolRow) -> None:
+        with self._database.transaction() as connection:
+            connection.execute(delete(pools).where(pools.c.owner == row.owner, pools.c.name == row.name))
+
+    def forget_ended(self) -> None:
+        """At start: rows of parked sandboxes that are no more. Nobody ever saw their ids."""
+        ended = [SandboxState.FAILED.value, SandboxState.DELETED.value]
+        with self._database.transaction() as connection:
+            connection.execute(delete(sandboxes).where(sandboxes.c.pool.is_not(None), sandboxes.c.state.in_(ended)))
+
+    def claim(self, row: SandboxRow, key: IdempotencyClaim | None, **changes: Any) -> SandboxRow:
+        """The parked ``row`` becomes the owner's, with what was bound to it. `Conflict` when the name is in use."""
+        changed = replace(row, pool=None, **changes)
+        values = {name: value for name, value in _to_values(changed).items() if name in changes or name == "pool"}
+        try:
+            with self._database.transaction() as connection:
+                connection.execute(update(sandboxes).where(sandboxes.c.id == row.id).values(values))
+                if key is not None:
+                    self._record(connection, changed, key)
+        except IntegrityError as error:
+            raise _name_in_use(changed.name) from error
+        return changed
+
+    def _record(self, connection: Any, row: SandboxRow, key: IdempotencyClaim) -> None:
+        same = (idempotency.c.owner == row.owner) & (idempotency.c.key == key.key)
+        connection.execute(delete(idempotency).where(same))
+        values = {"owner": row.owner, "key": key.key, "body_hash": key.body_hash, "sandbox_id": row.id}
+        connection.execute(insert(idempotency).values(**values, created_us=self._clock()))
