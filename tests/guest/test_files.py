@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import os
 import socket
 import subprocess
@@ -832,3 +833,36 @@ def test_a_clone_ends_with_its_time_and_with_its_client(guest: Guest, home: Path
         with pytest.raises(httpx.ReadTimeout):
             guest.http.post("/v1/files/clone", json={"path": str(home / "b"), "url": source}, timeout=0.5)
         wait_for(lambda: not (home / "b").exists(), "git to end")
+
+
+# Hashes
+
+
+def hashes_of(guest: Guest, path: Path, **query: Any) -> list[Any]:
+    answer = guest.http.get(url("hashes", path, **query))
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def test_hashes_say_what_everything_below_a_directory_is(guest: Guest, home: Path) -> None:
+    (home / "d").mkdir()
+    (home / "d/a").write_bytes(b"x" * 3_000_000)
+    (home / "b").symlink_to("nowhere")
+    os.mkfifo(home / "c")
+    assert hashes_of(guest, home) == [
+        ["b", "-> nowhere"],
+        ["c", "fifo"],
+        ["d", "directory"],
+        ["d/a", hashlib.sha256(b"x" * 3_000_000).hexdigest()],
+    ]
+
+
+def test_hashes_say_what_cannot_be_read_and_that_there_are_more(guest: Guest, home: Path) -> None:
+    (home / "a").write_text("secret")
+    (home / "a").chmod(0o600)
+    (home / os.fsdecode(b"b\xff")).write_text("")
+    (home / "c").write_text("")
+    empty = hashlib.sha256().hexdigest()
+    assert hashes_of(guest, home, limit=2) == [["a", "permission_denied"], ["b\x00ff", empty], None]
+    assert hashes_of(guest, home, limit=3)[2:] == [["c", empty]]
+    assert code(guest.http.get(url("hashes", home / "c"))) == "not_directory"

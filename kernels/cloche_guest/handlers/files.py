@@ -49,6 +49,7 @@ MAX_UPLOAD_BYTES: Final = 2**50
 
 DEFAULT_LIST: Final = 1000
 MAX_LIST: Final = 10_000
+MAX_HASHES: Final = 200_000
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _TAG: Final = re.compile(r'(?:W/)?("[^"]*")|\*')
@@ -73,6 +74,10 @@ class GlobQuery(PathQuery):
     pattern: GlobPattern
     exclude: list[GlobPattern] = Field(default=[], max_length=64)
     limit: int = Field(default=DEFAULT_LIST, ge=1, le=MAX_LIST)
+
+
+class HashesQuery(PathQuery):
+    limit: int = Field(default=MAX_HASHES, ge=1, le=MAX_HASHES)
 
 
 class WriteQuery(PathQuery):
@@ -248,6 +253,17 @@ class ContentHandler(UploadHandler):
             if info.etag is not None:
                 self.set_header("ETag", info.etag)
             self.answer(info, 201 if result["created"] else 200)
+
+
+class HashesHandler(FileHandler):
+    """``/v1/files/hashes``: for the server, which compares sandboxes; clients have no such route."""
+
+    async def get(self) -> None:
+        query = self.read_query(HashesQuery)
+        async with self.files.begun("hashes", query.user, query.path, limit=query.limit) as operation:
+            await operation.answer(LOOK_S)
+            self.set_header("Content-Type", "application/x-ndjson")
+            await _pass_on(self, operation.data())
 
 
 class TreeHandler(UploadHandler):
@@ -442,6 +458,7 @@ def file_routes(files: FileService) -> Sequence[tuple[Any, ...]]:
     table: dict[str, type[web.RequestHandler]] = {
         "content": ContentHandler,
         "tree": TreeHandler,
+        "hashes": HashesHandler,
         "stat": StatHandler,
         "list": ListHandler,
         "glob": GlobHandler,

@@ -144,6 +144,12 @@ class SnapshotStore:
         with self._database.transaction() as connection:
             return [_from_row(row) for row in connection.execute(query.order_by(column.created_us, column.id))]
 
+    def parents(self, sandbox_id: str) -> dict[str, str | None]:
+        """Of every snapshot this sandbox ever had, deleted ones included."""
+        query = select(snapshots.c.id, snapshots.c.parent).where(snapshots.c.sandbox_id == sandbox_id)
+        with self._database.transaction() as connection:
+            return {row.id: row.parent for row in connection.execute(query)}
+
     def list(self, wanted: SnapshotFilter, limit: int, after: PageToken | None) -> tuple[list[SnapshotRow], str | None]:
         """Newest first, and the token of the next page."""
         column = snapshots.c

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from cloche_guest.files.worker import changes, content, git, listing, search, trees, watch
+from cloche_guest.files.worker import changes, content, git, hashes, listing, search, trees, watch
 from cloche_guest.files.worker.channel import Channel, Hangup, Json, Refused, refusal
 
 OPERATIONS: Final[dict[str, Callable[[Channel, Json], None]]] = {
@@ -28,6 +28,7 @@ OPERATIONS: Final[dict[str, Callable[[Channel, Json], None]]] = {
     "remove": changes.remove,
     "chmod": changes.chmod,
     "search": search.search,
+    "hashes": hashes.hashes,
     "download_tree": trees.download,
     "upload_tree": trees.upload,
     "clone": git.clone,

@@ -25,13 +25,18 @@ def etag_of(facts: os.stat_result) -> str:
     return f'"{facts.st_ino:x}-{facts.st_size:x}-{facts.st_mtime_ns:x}-{facts.st_ctime_ns:x}"'
 
 
+def kind_of(facts: os.stat_result) -> str:
+    """As `FileInfo.type` has it."""
+    return _TYPES.get(stat.S_IFMT(facts.st_mode), "file")
+
+
 def describe(path: str, facts: os.stat_result, link_target: str | None = None) -> dict[str, Any]:
     """The fields of `FileInfo`."""
     regular = stat.S_ISREG(facts.st_mode)
     return {
         "path": to_text(path),
         "name": to_text(path.rstrip("/").rpartition("/")[2] or "/"),
-        "type": _TYPES.get(stat.S_IFMT(facts.st_mode), "file"),
+        "type": kind_of(facts),
         "size": facts.st_size,
         "mode": f"{stat.S_IMODE(facts.st_mode):04o}",
         "uid": facts.st_uid,
