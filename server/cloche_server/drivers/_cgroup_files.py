@@ -52,11 +52,43 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
+class Freezer:
+    """The hierarchy in which processes are frozen: version 2 wherever it is mounted, even without any controller
+    (``cgroup.freeze`` needs none, Linux 5.2), else version 1's own."""
+
+    version: int
+    mount: Path
+
+    @property
+    def file(self) -> str:
+        return "cgroup.freeze" if self.version == 2 else "freezer.state"
+
+    def word(self, *, frozen: bool) -> str:
+        """What is written into ``file``."""
+        if self.version == 2:
+            return "1" if frozen else "0"
+        return "FROZEN" if frozen else "THAWED"
+
+    @property
+    def done_file(self) -> str:
+        """Says when the last process stands still."""
+        return "cgroup.events" if self.version == 2 else "freezer.state"
+
+    def is_done(self, text: str) -> bool:
+        return counted_in(text, "frozen") == 1 if self.version == 2 else text.strip() == "FROZEN"
+
+    def is_wanted(self, text: str) -> bool:
+        """Of the contents of ``file``: frozen, or about to be (FREEZING)."""
+        return text.strip() == "1" if self.version == 2 else text.strip() in ("FROZEN", "FREEZING")
+
+
+@dataclass(frozen=True, slots=True)
 class CgroupLayout:
     """Mount point per controller. On version 2 all of them are the same directory."""
 
     version: int
     mounts: Mapping[Controller, Path]
+    freezer: Freezer
     also: Sequence[Path] = ()
     """Other v1 hierarchies, in which the runtime may make a directory of the same name; only removed, never written."""
 
@@ -65,11 +97,11 @@ class CgroupLayout:
 
     def directories(self, name: str) -> list[Path]:
         """Every cgroup directory a process of ``name`` is put in, without repeats."""
-        return list(dict.fromkeys(mount / name for mount in self.mounts.values()))
+        return list(dict.fromkeys(mount / name for mount in [*self.mounts.values(), self.freezer.mount]))
 
     def all_directories(self, name: str) -> list[Path]:
         """`directories`, and those the runtime may have added."""
-        return self.directories(name) + [mount / name for mount in self.also]
+        return list(dict.fromkeys(self.directories(name) + [mount / name for mount in self.also]))
 
 
 def find_layout(mountinfo: str, v2_controllers: str) -> CgroupLayout:
@@ -80,11 +112,20 @@ def find_layout(mountinfo: str, v2_controllers: str) -> CgroupLayout:
     v1, also, v2 = _cgroup_mounts(mountinfo)
     needed = {Controller.MEMORY, Controller.PIDS, Controller.CPU}
     if v2 is not None and needed <= set(v2_controllers.split()):
-        return CgroupLayout(2, dict.fromkeys(Controller, v2))
-    missing = sorted(set(Controller) - set(v1))
-    if missing:
+        return CgroupLayout(2, dict.fromkeys(Controller, v2), Freezer(2, v2))
+    freezer = Freezer(2, v2) if v2 is not None else _freezer_v1(mountinfo)
+    missing = sorted(set(Controller) - set(v1)) + ([] if freezer else ["freezer"])
+    if freezer is None or missing:
         raise LookupError(f"no cgroup controller for {', '.join(missing)}, neither version 1 nor version 2")
-    return CgroupLayout(1, v1, [*also, *([v2] if v2 else [])])
+    return CgroupLayout(1, v1, freezer, [*also, *([v2] if v2 else [])])
+
+
+def _freezer_v1(mountinfo: str) -> Freezer | None:
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        if after.startswith("cgroup ") and "freezer" in after.split()[-1].split(","):
+            return Freezer(1, Path(before.split()[4]))
+    return None
 
 
 def _cgroup_mounts(mountinfo: str) -> tuple[dict[Controller, Path], list[Path], Path | None]:

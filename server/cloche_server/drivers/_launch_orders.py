@@ -31,6 +31,10 @@ class LaunchOrders:
     console: str
     first_id: int | None
     argv: Sequence[str]
+    disk_source: str | None = None
+    """An image that the disk becomes a copy of, instead of a blank one."""
+    volumes: Sequence[tuple[str, bool]] = ()
+    """Host directory, read-only; the n-th is attached at `Stage.volume` (n)."""
     console_bytes: int = CONSOLE_BYTES
     inode_ratio_bytes: int = INODE_RATIO_BYTES
 
@@ -59,6 +63,9 @@ class Stage:
     @property
     def uplink(self) -> str:
         return f"{self.directory}/uplink"
+
+    def volume(self, number: int) -> str:
+        return f"{self.directory}/volume-{number}"
 
 
 def pick_stage(needed: Sequence[PurePath]) -> Stage:

@@ -32,6 +32,7 @@ OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 4
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
 MOUNT_ATTR_IDMAP = 0x100000
+PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP = 28, 4
 IDS = 65536
 # gVisor answers EAGAIN, even to a program that wants to block, while a pipe of the host is full: leave room for bursts.
 CONSOLE_PIPE_BYTES = 1 << 20
@@ -99,8 +100,8 @@ def own_namespace(stage: str) -> None:
         os.mkdir(f"{stage}/{name}", 0o755)
 
 
-def make_disk(path: str, size_bytes: int, inode_ratio: int, target: str) -> None:
-    """A new, blank, sparse ext4 image: nothing reserved, holes given back.
+def make_disk(path: str, size_bytes: int, inode_ratio: int) -> None:
+    """A new, blank, sparse ext4 image: nothing reserved.
 
     It dies with the sandbox, so it needs no journal to survive a crash. But without one ext4 takes no inode that was freed
     less than a minute ago, and looks at all of those for every new file: 20,000 files after 20,000 were removed took 12 s
@@ -111,7 +112,19 @@ def make_disk(path: str, size_bytes: int, inode_ratio: int, target: str) -> None
     extended = "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0"
     features = ("-O", "^resize_inode", "-J", f"size={JOURNAL_MB}", "-E", extended)
     run("mkfs.ext4", "-q", "-F", "-m", "0", "-i", str(inode_ratio), *features, path)
-    run("mount", "-n", "-t", "ext4", "-o", "loop,nodev,noatime,discard,data=writeback,nobarrier", path, target)
+
+
+def copy_disk(source: str, path: str) -> None:
+    """The disk as it was saved; 0600 from the first moment."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
+    run("cp", "--sparse=always", "--reflink=auto", source, path)
+
+
+def mount_disk(path: str, target: str) -> None:
+    """Holes are given back. Without the background zeroing of inode tables the image changes only when the sandbox writes,
+    so it can be copied while the sandbox stands still."""
+    options = "loop,nodev,noatime,discard,data=writeback,nobarrier,noinit_itable"
+    run("mount", "-n", "-t", "ext4", "-o", options, path, target)
 
 
 def user_namespace(first_id: int) -> int:
@@ -152,29 +165,57 @@ def attach(tree: int, target: str, attributes: int, namespace: "int | None") -> 
     os.close(tree)
 
 
-def mount_overlay(stage: str, first_id: int) -> None:
-    """Copy-on-write over the shared image; what is written belongs to the sandbox's range and fills its own disk."""
+def mount_as(user: int, source: str, target: str, fs_type: str, flags: int, options: str) -> None:
+    """Mount with all rights of root, but as this user: an overlay makes its own files as whoever mounted it."""
+    check(libc.prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0), "securebits")
+    libc.setfsuid(user)
+    libc.setfsgid(user)
+    try:
+        mount(source, target, fs_type, flags, options)
+    finally:
+        libc.setfsuid(0)
+        libc.setfsgid(0)
+        check(libc.prctl(PR_SET_SECUREBITS, 0, 0, 0, 0), "securebits")
+
+
+def mount_overlay(stage: str, first_id: int, namespace: int) -> None:
+    """Copy-on-write over the shared image. What is written fills the sandbox's own disk, with the owners that it sees
+    itself: the disk does not know the range of ids, so a copy of it is good for any other sandbox."""
+    for name in ("upper", "work"):
+        os.makedirs(f"{stage}/disk/{name}", 0o755, exist_ok=True)
+    attach(open_tree(f"{stage}/disk"), f"{stage}/disk", MOUNT_ATTR_NODEV, namespace)
     upper, work = f"{stage}/disk/upper", f"{stage}/disk/work"
-    for directory in (upper, work):
-        os.mkdir(directory, 0o755)
-        os.chown(directory, first_id, first_id)
     options = f"lowerdir={stage}/lower,upperdir={upper},workdir={work},index=off,metacopy=off,xino=off"
-    mount("overlay", f"{stage}/root", "overlay", MS_NOSUID | MS_NODEV, options)
+    # The host's root is not in the range: it can own nothing on the shifted disk.
+    mount_as(first_id, "overlay", f"{stage}/root", "overlay", MS_NOSUID | MS_NODEV, options)
 
 
-def prepare(orders: "dict[str, object]") -> None:
+def attach_volumes(stage: str, volumes: "list[tuple[int, bool]]", namespace: "int | None") -> None:
+    """Each tree where the OCI configuration expects it."""
+    for number, (tree, read_only) in enumerate(volumes):
+        os.mkdir(f"{stage}/volume-{number}", 0o755)
+        attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | (MOUNT_ATTR_RDONLY if read_only else 0)
+        attach(tree, f"{stage}/volume-{number}", attributes, namespace)
+
+
+def prepare(orders) -> None:  # type: ignore[no-untyped-def] # JSON; typing takes 8 ms to import
     """All the mounts, in the order in which one needs the other. Trees are opened before the stage hides anything."""
-    first_id, stage = orders["first_id"], str(orders["stage"])
-    namespace = None if first_id is None else user_namespace(int(str(first_id)))
-    image, uplink = open_tree(str(orders["rootfs"])), open_tree(str(orders["uplink"]))
+    first_id, stage, disk = orders["first_id"], orders["stage"], orders["disk"]
+    namespace = None if first_id is None else user_namespace(first_id)
+    image, uplink = open_tree(orders["rootfs"]), open_tree(orders["uplink"])
+    volumes = [(open_tree(source), read_only) for source, read_only in orders["volumes"]]
+    if orders["disk_source"] is None:
+        make_disk(disk, orders["disk_bytes"], orders["inode_ratio_bytes"])
+    else:
+        copy_disk(orders["disk_source"], disk)
     own_namespace(stage)
     attach(image, f"{stage}/lower", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV, namespace)
     private = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC
     attach(uplink, f"{stage}/uplink", private, namespace)
-    sizes = (int(str(orders["disk_bytes"])), int(str(orders["inode_ratio_bytes"])))
-    make_disk(str(orders["disk"]), *sizes, f"{stage}/disk")
-    if first_id is not None:
-        mount_overlay(stage, int(str(first_id)))
+    attach_volumes(stage, volumes, namespace)
+    mount_disk(disk, f"{stage}/disk")
+    if namespace is not None:
+        mount_overlay(stage, first_id, namespace)
 
 
 def tidy_process() -> None:

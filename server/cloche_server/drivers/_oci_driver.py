@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import logging
 import shutil
 from asyncio import FIRST_COMPLETED
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
-from cloche.errors import InternalError, SandboxNotRunning, SandboxStartFailed, UnsupportedCapability
+from cloche.errors import ClocheError, InternalError, SandboxNotRunning, SandboxStartFailed
 from cloche_server.drivers import _idmap
 from cloche_server.drivers._base import (
     Checkpoint,
@@ -31,14 +34,16 @@ from cloche_server.drivers._base import (
     is_sandbox_id,
 )
 from cloche_server.drivers._cgroup import Cgroup, detect_layout
-from cloche_server.drivers._cgroup_files import CgroupLayout
+from cloche_server.drivers._cgroup_files import MEBIBYTE, CgroupLayout
+from cloche_server.drivers._checkpoint import Record, allocated_bytes, names_and_size, new_directory, write_record
 from cloche_server.drivers._console import read_console
 from cloche_server.drivers._exit_record import explain, load_exit, save_exit, status_of
 from cloche_server.drivers._exit_watch import ExitWatch
 from cloche_server.drivers._layout import Layout
 from cloche_server.drivers._runtimes import Runtime
+from cloche_server.drivers._saving import freeze, save_disk, save_memory, thaw_if_abandoned
 from cloche_server.drivers._self_test import run_self_test
-from cloche_server.drivers._start import AttemptFailed, start_once
+from cloche_server.drivers._start import AttemptFailed, check_checkpoint, find_binary, root_kind, start_once
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +68,7 @@ class OciDriver:
         self._watches: dict[str, ExitWatch] = {}
         self._starts: dict[str, asyncio.Task[None]] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def name(self) -> str:
@@ -91,6 +97,8 @@ class OciDriver:
         return await run_self_test(self, self._runtime, self._layout.run_dir)
 
     async def start(self, spec: SandboxSpec, probe: Probe | None = None) -> None:
+        if spec.checkpoint is not None:
+            check_checkpoint(spec, self._runtime)
         if await self._is_running(spec.sandbox_id) or spec.sandbox_id in self._starts:
             raise SandboxStartFailed(f"sandbox {spec.sandbox_id} is already there")
         task = asyncio.create_task(self._start_with_retry(spec, probe), name=f"start {spec.sandbox_id}")
@@ -107,7 +115,7 @@ class OciDriver:
             del self._starts[spec.sandbox_id]
 
     async def _is_running(self, sandbox_id: str) -> bool:
-        return (await self.inspect(sandbox_id)).state is RunState.RUNNING
+        return (await self.inspect(sandbox_id)).is_alive
 
     async def _start_with_retry(self, spec: SandboxSpec, probe: Probe | None) -> None:
         failures: list[AttemptFailed] = []
@@ -177,10 +185,18 @@ class OciDriver:
         if (saved := load_exit(paths)) is not None:
             return saved
         if self._is_alive(sandbox_id):
-            return SandboxStatus(RunState.RUNNING)
+            return SandboxStatus(self._alive_state(sandbox_id))
         if sandbox_id in self._removals or self._pid(sandbox_id) is None:
             return SandboxStatus(RunState.UNKNOWN)
         return await self._record_exit(sandbox_id)
+
+    def _alive_state(self, sandbox_id: str) -> RunState:
+        """A sandbox that stands still only while it is saved counts as running."""
+        cgroup, paths = self._cgroup(sandbox_id), self._layout.of(sandbox_id)
+        if not cgroup.is_frozen() or paths.saving.exists():
+            thaw_if_abandoned(paths, cgroup)
+            return RunState.RUNNING
+        return RunState.PAUSED
 
     async def _record_exit(self, sandbox_id: str) -> SandboxStatus:
         """The runtime's helpers may outlive a killed sandbox and hold its uplinks open: they end here, too."""
@@ -194,7 +210,7 @@ class OciDriver:
     async def wait_exit(self, sandbox_id: str) -> SandboxStatus:
         status = await self.inspect(sandbox_id)
         watch = self._watches.get(sandbox_id)
-        if status.state is RunState.RUNNING and watch is not None:
+        if status.is_alive and watch is not None:
             await watch.ended()
             return await self.inspect(sandbox_id)
         return status
@@ -233,7 +249,7 @@ class OciDriver:
         usage = self._cgroup(sandbox_id).usage()
         if usage is None:
             raise SandboxNotRunning(f"sandbox {sandbox_id} has no cgroup: nothing runs")
-        return usage
+        return replace(usage, disk_bytes=allocated_bytes(self._layout.of(sandbox_id).disk))
 
     async def console(self, sandbox_id: str) -> str:
         """The first 64 KiB of what the runtime and PID 1 wrote; empty when there is none."""
@@ -242,13 +258,66 @@ class OciDriver:
     # -- saving
 
     async def pause(self, sandbox_id: str) -> None:
-        raise UnsupportedCapability("not yet")
+        async with self._lock(sandbox_id):
+            if (await self._alive(sandbox_id)).state is RunState.RUNNING:
+                await freeze(self._cgroup(sandbox_id))
 
     async def resume(self, sandbox_id: str) -> None:
-        raise UnsupportedCapability("not yet")
+        async with self._lock(sandbox_id):
+            await self._alive(sandbox_id)
+            self._cgroup(sandbox_id).thaw()
 
     async def checkpoint(self, sandbox_id: str, directory: Path, *, keep_running: bool) -> Checkpoint:
-        raise UnsupportedCapability("not yet")
+        async with self._lock(sandbox_id):
+            await self._alive(sandbox_id)
+            with new_directory(directory):
+                pause_s = await self._save(sandbox_id, directory, keep_running=keep_running)
+                files, size_bytes = names_and_size(directory)
+            if not keep_running:
+                await self._remove_saved(sandbox_id)
+        return Checkpoint(self._saves_memory, pause_s, files, size_bytes)
+
+    @property
+    def _saves_memory(self) -> bool:
+        return "memory_snapshot" in self.capabilities
+
+    async def _save(self, sandbox_id: str, directory: Path, *, keep_running: bool) -> float:
+        paths, cgroup, runtime = self._layout.of(sandbox_id), self._cgroup(sandbox_id), self._runtime
+        orders = json.loads(paths.orders.read_text())
+        record = Record(self.name, self._saves_memory, root_kind(paths), orders["disk_bytes"] // MEBIBYTE)
+        write_record(directory, record)
+        try:
+            if self._saves_memory:
+                pause_s = await save_memory(runtime, find_binary(runtime), paths, cgroup, directory)
+            else:
+                pause_s = await save_disk(paths, cgroup, self._pid(sandbox_id) or 0, directory, go_on=keep_running)
+        except ClocheError:
+            await self._alive(sandbox_id)  # a sandbox that ended meanwhile is the better reason
+            raise
+        await self._alive(sandbox_id)
+        return pause_s
+
+    async def _remove_saved(self, sandbox_id: str) -> None:
+        """What cannot be removed now is removed by a later `destroy`; what was saved must not be lost for that."""
+        try:
+            await self._remove(sandbox_id)
+        except InternalError:
+            _log.exception("sandbox %s was saved, but something of it is left", sandbox_id)
+
+    async def _alive(self, sandbox_id: str) -> SandboxStatus:
+        status = await self.inspect(sandbox_id)
+        if not status.is_alive:
+            raise SandboxNotRunning(
+                f"sandbox {sandbox_id} does not run: {explain(status)}", details={"state": "stopped"}
+            )
+        return status
+
+    def _lock(self, sandbox_id: str) -> asyncio.Lock:
+        """One of `pause`, `resume` and `checkpoint` at a time. `destroy` waits for none of them: they fail then."""
+        lock = self._locks.get(sandbox_id)
+        if lock is None:
+            lock = self._locks[sandbox_id] = asyncio.Lock()
+        return lock
 
     # -- removing
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from cloche_server.drivers._base import UPLINK_MOUNT, SandboxSpec
+from cloche_server.drivers._base import UPLINK_MOUNT, SandboxSpec, VolumeMount
 from cloche_server.drivers._cgroup_files import MEBIBYTE
 from cloche_server.drivers._idmap import IDS_PER_SANDBOX
 from cloche_server.drivers._launch_orders import Stage
@@ -98,6 +98,7 @@ class Isolation:
     memory_events: str | None = None
     """The cgroup's file of that name, shown read-only so that the guest can tell why a process was killed. One file: a
     whole cgroupfs inside would be a way out (CVE-2022-0492)."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_config(spec: SandboxSpec, stage: Stage, isolation: Isolation) -> JsonObject:
@@ -109,6 +110,7 @@ def build_config(spec: SandboxSpec, stage: Stage, isolation: Isolation) -> JsonO
         "root": {"path": isolation.root, "readonly": False},
         "mounts": _mounts(spec, stage, isolation),
         "linux": _linux(isolation),
+        "annotations": dict[str, JsonValue](isolation.annotations),
     }
 
 
@@ -161,7 +163,12 @@ def _mounts(spec: SandboxSpec, stage: Stage, isolation: Isolation) -> list[JsonV
             if isolation.memory_events
             else []
         ),
+        *(_volume(volume, stage.volume(number)) for number, volume in enumerate(spec.volumes)),
     ]
+
+
+def _volume(volume: VolumeMount, source: str) -> JsonObject:
+    return _mount(volume.target, "bind", ["bind", "ro" if volume.read_only else "rw", "nosuid", "nodev"], source)
 
 
 def _mount(destination: str, fs_type: str, options: Sequence[str], source: str | None = None) -> JsonObject:

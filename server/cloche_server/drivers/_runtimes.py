@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from cloche.errors import UnsupportedCapability
 from cloche_server.drivers._base import ResourceLimits, SandboxSpec
 from cloche_server.drivers._cgroup_files import MEBIBYTE, Limits
 from cloche_server.drivers._launch_orders import Stage
@@ -22,8 +23,22 @@ MEMORY_GUARD: Final = "CLOCHE_MEMORY_GUARD"
 """Set to 1 where the kernel cannot kill one process for the whole sandbox's memory: the user-space kernel is a single
 process of the host. The guest then watches MemAvailable and kills the largest process in time; see docs/drivers.md."""
 
+EROFS_IMAGE: Final = "root.erofs"
+"""Beside an image's tree, see `cloche_server.images.erofs`."""
+
+
+def find_erofs(rootfs: Path) -> Path | None:
+    """The tree as one file, when the image was built with it."""
+    image = rootfs.resolve().with_name(EROFS_IMAGE)
+    return image if image.is_file() else None
+
+
 CONSOLE_PIDS: Final = 4
 """The two processes that bound the console, and a moment's overlap at start."""
+
+
+FILES: Final = frozenset({"limits", "disk_limit", "pause", "file_snapshot", "volumes"})
+"""What both can."""
 
 
 class Runtime(Protocol):
@@ -49,8 +64,12 @@ class Runtime(Protocol):
     def find(self) -> Path | None:
         """The binary, or None when it is not installed."""
 
-    def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, sandbox_id: str) -> Sequence[str]:
+    def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
         """The command that starts the sandbox and returns."""
+
+    def checkpoint_argv(self, binary: Path, paths: SandboxPaths, directory: Path) -> Sequence[str]:
+        """The command that writes memory and files into the directory and lets the sandbox go on, also when it fails.
+        Only with "memory_snapshot" among the capabilities."""
 
     def isolation_for(self, spec: SandboxSpec, stage: Stage, first_id: int | None, cgroup_path: str) -> Isolation: ...
 
@@ -69,28 +88,41 @@ class Gvisor:
     name: str = "gvisor"
     isolation: str = "user-space kernel"
     strength: int = 20
-    capabilities: frozenset[str] = frozenset({"limits", "disk_limit"})
+    capabilities: frozenset[str] = FILES | {"memory_snapshot"}
     shares_kernel: bool = False
     how_to_get: str = f"run `make runsc` (installs Debian 13's runsc at {PINNED_RUNSC}), or set CLOCHE_RUNSC"
 
     def find(self) -> Path | None:
         return _first_existing(self.binary, PINNED_RUNSC, _which("runsc"))
 
-    def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, sandbox_id: str) -> Sequence[str]:
+    def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
         flags = (
             "--platform=systrap",
             "--directfs=false",  # the Sentry is nobody without capabilities; with it, it is root (docs/security.md)
             "--network=none",
             "--host-uds=open",
-            "--file-access-mounts=shared",  # sees a socket that a new server makes
+            "--file-access-mounts=shared",  # sees a socket that a new server makes, and what others write to a volume
             f"--overlay2=root:dir={stage.disk}",
             f"--root={paths.runtime}",
         )
-        return (str(binary), *flags, *_run_detached(paths, sandbox_id))
+        if spec.checkpoint is None:
+            return (str(binary), *flags, *_detached("run", paths), spec.sandbox_id)
+        return (str(binary), *flags, *_detached("restore", paths), f"--image-path={spec.checkpoint}", spec.sandbox_id)
+
+    def checkpoint_argv(self, binary: Path, paths: SandboxPaths, directory: Path) -> Sequence[str]:
+        flags = ("--leave-running", "--compression=none", "--exclude-committed-zero-pages", f"--image-path={directory}")
+        return (str(binary), f"--root={paths.runtime}", "checkpoint", *flags, paths.home.name)
 
     def isolation_for(self, spec: SandboxSpec, stage: Stage, first_id: int | None, cgroup_path: str) -> Isolation:
+        erofs = find_erofs(spec.rootfs)
         return Isolation(
-            stage.lower, None, seccomp=None, cgroup_path=cgroup_path, tmp_in_memory=True, env={MEMORY_GUARD: "1"}
+            stage.lower,
+            None,
+            seccomp=None,
+            cgroup_path=cgroup_path,
+            tmp_in_memory=True,
+            env={MEMORY_GUARD: "1"},
+            annotations={} if erofs is None else _erofs_root(erofs, stage),
         )
 
     def host_limits(self, resources: ResourceLimits) -> Limits:
@@ -100,6 +132,13 @@ class Gvisor:
 
     def overhead_bytes(self, resources: ResourceLimits) -> int:
         return GVISOR_BASE_OVERHEAD_BYTES + GVISOR_OVERHEAD_BYTES_PER_PROCESS * resources.max_processes
+
+
+def _erofs_root(image: Path, stage: Stage) -> dict[str, str]:
+    """The Sentry maps the image file itself: no gofer between it and the root's files, and pages of it are the host's
+    page cache, shared by all sandboxes."""
+    prefix = "dev.gvisor.spec.rootfs"
+    return {f"{prefix}.source": str(image), f"{prefix}.type": "erofs", f"{prefix}.overlay": f"dir={stage.disk}"}
 
 
 GVISOR_BASE_PIDS: Final = 256
@@ -120,15 +159,18 @@ class Runc:
     name: str = "runc"
     isolation: str = "namespaces"
     strength: int = 10
-    capabilities: frozenset[str] = frozenset({"limits", "disk_limit"})
+    capabilities: frozenset[str] = FILES
     shares_kernel: bool = True
     how_to_get: str = "apt-get install runc"
 
     def find(self) -> Path | None:
         return _first_existing(self.binary, _which("runc"))
 
-    def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, sandbox_id: str) -> Sequence[str]:
-        return (str(binary), f"--root={paths.runtime}", *_run_detached(paths, sandbox_id))
+    def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
+        return (str(binary), f"--root={paths.runtime}", *_detached("run", paths), spec.sandbox_id)
+
+    def checkpoint_argv(self, binary: Path, paths: SandboxPaths, directory: Path) -> Sequence[str]:
+        raise UnsupportedCapability("runc saves files only", hint="memory needs driver gvisor")
 
     def isolation_for(self, spec: SandboxSpec, stage: Stage, first_id: int | None, cgroup_path: str) -> Isolation:
         return Isolation(stage.root, first_id, seccomp=build_profile(), cgroup_path=cgroup_path, tmp_in_memory=False)
@@ -142,8 +184,8 @@ class Runc:
         return 0
 
 
-def _run_detached(paths: SandboxPaths, sandbox_id: str) -> Sequence[str]:
-    return ("run", "--detach", f"--pid-file={paths.pid}", f"--bundle={paths.bundle}", sandbox_id)
+def _detached(command: str, paths: SandboxPaths) -> Sequence[str]:
+    return (command, "--detach", f"--pid-file={paths.pid}", f"--bundle={paths.bundle}")
 
 
 def _which(name: str) -> Path | None:

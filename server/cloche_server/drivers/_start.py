@@ -12,16 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from cloche.errors import DriverUnavailable
+from cloche.errors import DriverUnavailable, InvalidRequest
 from cloche_server.drivers import _idmap
 from cloche_server.drivers._base import UPLINK_MOUNT, SandboxSpec
 from cloche_server.drivers._cgroup import Cgroup
 from cloche_server.drivers._cgroup_files import MEBIBYTE
+from cloche_server.drivers._checkpoint import DISK, read_record
 from cloche_server.drivers._console import read_console
 from cloche_server.drivers._launch_orders import LaunchOrders, launcher_environment, pick_stage
 from cloche_server.drivers._layout import Layout, SandboxPaths
 from cloche_server.drivers._oci_spec import OPEN_FILES, build_config
-from cloche_server.drivers._runtimes import Runtime
+from cloche_server.drivers._runtimes import Runtime, find_erofs
 
 _LAUNCHER: Final = Path(__file__).with_name("_launcher.py")
 
@@ -60,11 +61,11 @@ def make_directories(layout: Layout, paths: SandboxPaths) -> None:
 def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup) -> None:
     """The bundle's configuration and the launcher's orders. Takes a range of ids when the runtime needs one."""
     paths = layout.of(spec.sandbox_id)
-    binary = _binary(runtime)
+    binary = find_binary(runtime)
     rootfs, uplink = spec.rootfs.resolve(strict=True), spec.uplink_directory.resolve(strict=True)
     if not (rootfs / UPLINK_MOUNT.lstrip("/")).is_dir():
         raise LookupError(f"the image has no directory {UPLINK_MOUNT}: {rootfs}")
-    stage = pick_stage([paths.home, paths.disk, binary])
+    stage = pick_stage([paths.home, paths.disk, binary, *([spec.checkpoint] if spec.checkpoint else [])])
     first_id = _first_id(runtime, layout, spec.sandbox_id)
     isolation = replace(
         runtime.isolation_for(spec, stage, first_id, cgroup.oci_path),
@@ -80,13 +81,44 @@ def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cg
         uplink=str(uplink),
         console=str(paths.console),
         first_id=first_id,
-        argv=runtime.argv(binary, paths, stage, spec.sandbox_id),
+        argv=runtime.argv(binary, paths, stage, spec),
+        disk_source=saved_disk(spec),
+        volumes=[(str(volume.source.resolve(strict=True)), volume.read_only) for volume in spec.volumes],
     )
     _write_private(paths.bundle / "config.json", json.dumps(build_config(spec, stage, isolation)))
     _write_private(paths.orders, orders.to_json())
 
 
-def _binary(runtime: Runtime) -> Path:
+def check_checkpoint(spec: SandboxSpec, runtime: Runtime) -> None:
+    """`InvalidRequest` when ``spec.checkpoint`` cannot be started by this runtime as ``spec`` wants it."""
+    assert spec.checkpoint is not None
+    record = read_record(spec.checkpoint)
+    if record.driver != runtime.name:
+        raise InvalidRequest(f"the checkpoint is of driver {record.driver}, not {runtime.name}")
+    if record.disk_mb != spec.resources.disk_mb:
+        raise InvalidRequest(f"the checkpoint has a disk of {record.disk_mb} MiB, not {spec.resources.disk_mb}")
+    here = "tree" if find_erofs(spec.rootfs) is None else "erofs"
+    if record.memory and record.root != here:
+        raise InvalidRequest(
+            f"the checkpoint was made over the image's {record.root}, which now is {here}",
+            hint="it can be used again when the image is as it was",
+        )
+
+
+def root_kind(paths: SandboxPaths) -> str:
+    """Of a started sandbox: what its files lie over."""
+    config = json.loads((paths.bundle / "config.json").read_text())
+    return "erofs" if config["annotations"] else "tree"
+
+
+def saved_disk(spec: SandboxSpec) -> str | None:
+    """Where the checkpoint has files without memory."""
+    if spec.checkpoint is None or not (spec.checkpoint / DISK).exists():
+        return None
+    return str(spec.checkpoint / DISK)
+
+
+def find_binary(runtime: Runtime) -> Path:
     binary = runtime.find()
     if binary is None:
         raise DriverUnavailable(f"{runtime.name}: no runtime binary", hint=runtime.how_to_get)

@@ -10,6 +10,7 @@ from cloche_server.drivers._cgroup import Cgroup
 from cloche_server.drivers._cgroup_files import (
     CgroupLayout,
     Controller,
+    Freezer,
     Limits,
     counted_in,
     cpu_seconds,
@@ -27,6 +28,7 @@ V1 = """\
 34 30 0:34 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd
 35 30 0:35 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
 """
+V1_FREEZER = "36 30 0:36 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer"
 V2 = "26 25 0:23 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 
 LIMITS = Limits(memory_bytes=512 << 20, pids=100, cpus=1.5)
@@ -36,9 +38,30 @@ def test_a_hybrid_machine_is_version_1_and_all_hierarchies_are_cleaned() -> None
     layout = find_layout(V1, "hugetlb")
     assert layout.version == 1
     root = Path("/sys/fs/cgroup")
-    joined = [root / "cpu,cpuacct/cloche/x", root / "memory/cloche/x", root / "pids/cloche/x"]
+    names = ("cpu,cpuacct", "memory", "pids", "unified")
+    joined = [root / name / "cloche/x" for name in names]
     assert sorted(layout.directories("cloche/x")) == joined
-    assert set(layout.all_directories("cloche/x")) == {*joined, root / "systemd/cloche/x", root / "unified/cloche/x"}
+    assert set(layout.all_directories("cloche/x")) == {*joined, root / "systemd/cloche/x"}
+
+
+def test_version_2_freezes_wherever_it_is_mounted() -> None:
+    assert find_layout(V1, "hugetlb").freezer == Freezer(2, Path("/sys/fs/cgroup/unified"))
+    assert find_layout(V2, "cpu memory pids").freezer == Freezer(2, Path("/sys/fs/cgroup"))
+
+
+def test_version_1_freezes_where_it_is_alone() -> None:
+    alone = V1.replace("35 30 0:35 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw", V1_FREEZER)
+    assert find_layout(alone, "").freezer == Freezer(1, Path("/sys/fs/cgroup/freezer"))
+    with pytest.raises(LookupError, match="freezer"):
+        find_layout(alone.replace(V1_FREEZER + "\n", ""), "")
+
+
+def test_frozen_is_told_from_freezing() -> None:
+    v1, v2 = Freezer(1, Path("/")), Freezer(2, Path("/"))
+    assert (v1.is_done("FREEZING\n"), v1.is_done("FROZEN\n"), v1.is_done("THAWED\n")) == (False, True, False)
+    assert (v1.is_wanted("FREEZING\n"), v1.is_wanted("THAWED\n")) == (True, False)
+    assert (v2.is_done("populated 1\nfrozen 1\n"), v2.is_done("populated 1\nfrozen 0\n")) == (True, False)
+    assert (v2.is_wanted("1\n"), v2.is_wanted("0\n"), v2.is_wanted("")) == (True, False, False)
 
 
 def test_version_2_is_used_when_it_has_the_controllers() -> None:
@@ -93,7 +116,7 @@ def test_counters_are_read_from_both_forms() -> None:
 def test_version_2_on_a_directory_tree(tmp_path: Path) -> None:
     """The writing side on plain files, for machines (like most CI) that have only the other version."""
     (tmp_path / "cgroup.subtree_control").touch()
-    cgroup = Cgroup(CgroupLayout(2, dict.fromkeys(Controller, tmp_path)), "x" * 20)
+    cgroup = Cgroup(CgroupLayout(2, dict.fromkeys(Controller, tmp_path), Freezer(2, tmp_path)), "x" * 20)
     cgroup.create(LIMITS)
     home = tmp_path / "cloche" / ("x" * 20)
     assert (home / "memory.max").read_text() == "536870912"
@@ -117,7 +140,7 @@ def test_version_2_on_a_directory_tree(tmp_path: Path) -> None:
 
 
 def test_a_cgroup_that_is_gone_measures_nothing(tmp_path: Path) -> None:
-    cgroup = Cgroup(CgroupLayout(2, dict.fromkeys(Controller, tmp_path)), "x" * 20)
+    cgroup = Cgroup(CgroupLayout(2, dict.fromkeys(Controller, tmp_path), Freezer(2, tmp_path)), "x" * 20)
     assert cgroup.usage() is None
     assert cgroup.oom_kills() == 0
     assert cgroup.pids() == set()

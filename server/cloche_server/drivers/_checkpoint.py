@@ -1,0 +1,145 @@
+"""What saving a sandbox has in common for all runtimes: a directory that is whole or gone, commands that are bounded,
+words for what went wrong, and a record that says what a start from it needs.
+
+The commands die with this process (a parent-death signal), and nothing they do can stop a sandbox: a runtime that saves
+memory lets the sandbox go on by itself, whoever asked for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from cloche.errors import ClocheError, InternalError, InvalidRequest, StorageFull
+from cloche_server.drivers._cgroup_files import MEBIBYTE
+from cloche_server.drivers._launch_orders import launcher_environment
+
+RECORD: Final = "checkpoint.json"
+DISK: Final = "disk.img"
+"""The sandbox's disk, where the driver saves files only."""
+
+BOUND_S: Final = 60.0
+BOUND_PER_GIB_S: Final = 30.0
+"""A disk that writes 35 MB/s, and a minute for everything else. Measured: 0.1 to 0.3 s for 100 MB."""
+
+FULL: Final = ("no space left on device", "disk quota exceeded")
+
+_TIED_TO_US: Final = ("/usr/bin/setpriv", "--pdeathsig", "KILL", "--")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """``root`` is what the sandbox's files lie over: "erofs" or "tree"; memory refers to it."""
+
+    driver: str
+    memory: bool
+    root: str
+    disk_mb: int
+
+
+def bound_s(size_bytes: int) -> float:
+    """How long saving so much may take."""
+    return BOUND_S + BOUND_PER_GIB_S * size_bytes / (1024 * MEBIBYTE)
+
+
+@contextmanager
+def new_directory(directory: Path) -> Iterator[None]:
+    """``directory`` of mode 0700, gone again when the body fails. `InvalidRequest` when it is there or has no parent."""
+    try:
+        directory.mkdir(mode=0o700)
+    except (FileExistsError, FileNotFoundError) as error:
+        raise InvalidRequest(f"a checkpoint cannot be made at {directory}: {error.strerror}") from error
+    except OSError as error:
+        raise _failure(f"a checkpoint cannot be made at {directory}", str(error)) from error
+    try:
+        yield
+    except OSError as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise _failure("the checkpoint could not be written", str(error)) from error
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+async def run_bounded(argv: Sequence[str], what: str, seconds: float) -> None:
+    """Run a command to its end; `StorageFull` or `InternalError` with its words when it fails or takes too long.
+
+    It is killed when this call is cancelled, and when this process dies.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(*_TIED_TO_US, *argv),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        env=launcher_environment(),
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            words = (await process.communicate())[1].decode(errors="replace").strip()
+    except TimeoutError:
+        raise InternalError(f"{what} took more than {seconds:.0f} s and was stopped", hint="try again") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        raise _failure(f"{what} failed", words or f"it ended with {process.returncode}")
+
+
+def _failure(what: str, words: str) -> ClocheError:
+    said = words[-2000:]
+    if any(phrase in words.lower() for phrase in FULL):
+        return StorageFull(f"{what}: the disk is full", hint="free some space", details={"output": said})
+    return InternalError(f"{what}: {said}", details={"output": said})
+
+
+def write_record(directory: Path, record: Record) -> None:
+    (directory / RECORD).write_text(json.dumps(asdict(record)))
+
+
+def read_record(directory: Path) -> Record:
+    """`InvalidRequest` when no checkpoint is there."""
+    try:
+        return Record(**json.loads((directory / RECORD).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidRequest(f"no checkpoint at {directory}: {error}") from error
+
+
+def names_and_size(directory: Path) -> tuple[tuple[str, ...], int]:
+    """All files in it, and the bytes they take on the disk."""
+    files = sorted(directory.iterdir())
+    return tuple(file.name for file in files), sum(file.stat().st_blocks * 512 for file in files)
+
+
+def allocated_bytes(file: Path) -> int:
+    """On the disk; 0 when there is no such file."""
+    try:
+        return file.stat().st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
+def pause_of(directory: Path) -> float:
+    """Seconds from the moment the runtime had made its files (it then asks the kernel inside to stand still) to the last
+    write into them (it then lets it go on). As exact as file times: 4 ms."""
+    begun = directory.stat().st_mtime
+    return max(0.0, max((file.stat().st_mtime for file in directory.iterdir()), default=begun) - begun)
+
+
+def sync_file_system(path: Path) -> None:
+    """Write out what the file system of this directory holds back."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,113 @@
+"""Saving one sandbox: memory by its runtime (gVisor), or the image of its disk while it stands still (runc).
+
+A server that dies between freezing and thawing must not leave a sandbox frozen for ever. So whoever freezes one for a
+moment holds a lock on the file ``saving`` in its home; a later server that finds it frozen and the lock free thaws it
+(`thaw_if_abandoned`). A sandbox that was paused on purpose has no such file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+from cloche.errors import InternalError, SandboxNotRunning
+from cloche_server.drivers._cgroup import FREEZE_BOUND_S, Cgroup
+from cloche_server.drivers._checkpoint import (
+    DISK,
+    allocated_bytes,
+    bound_s,
+    pause_of,
+    run_bounded,
+    sync_file_system,
+)
+from cloche_server.drivers._layout import SandboxPaths
+from cloche_server.drivers._runtimes import Runtime
+
+
+async def save_memory(runtime: Runtime, binary: Path, paths: SandboxPaths, cgroup: Cgroup, directory: Path) -> float:
+    """The seconds it stood still. A frozen sandbox cannot save itself: it runs while it is saved, then is frozen again."""
+    usage = cgroup.usage()
+    seconds = bound_s(usage.memory_bytes if usage else 0)
+    was_frozen = cgroup.is_frozen()
+    cgroup.thaw()
+    try:
+        await run_bounded(runtime.checkpoint_argv(binary, paths, directory), "saving memory", seconds)
+    finally:
+        if was_frozen:
+            with suppress(SandboxNotRunning):
+                await freeze(cgroup)
+    return pause_of(directory)
+
+
+async def save_disk(paths: SandboxPaths, cgroup: Cgroup, pid: int, directory: Path, *, go_on: bool) -> float:
+    """The seconds it stood still. What waits in the page cache is written before and, the rest, while it is frozen."""
+    root = Path(f"/proc/{pid}/root")
+    copy = ("/bin/cp", "--sparse=always", "--reflink=auto", str(paths.disk), str(directory / DISK))
+    await asyncio.to_thread(sync_file_system, root)
+    begun = time.monotonic()
+    async with _standing_still(paths, cgroup, go_on=go_on):
+        await asyncio.to_thread(sync_file_system, root)
+        await run_bounded(copy, "copying the disk", bound_s(allocated_bytes(paths.disk)))
+    return time.monotonic() - begun
+
+
+@asynccontextmanager
+async def _standing_still(paths: SandboxPaths, cgroup: Cgroup, *, go_on: bool) -> AsyncIterator[None]:
+    """Frozen in the body. Afterwards as before, but without ``go_on`` it stays frozen when all went well."""
+    if cgroup.is_frozen():
+        yield
+        return
+    with _saving(paths):
+        await freeze(cgroup)
+        try:
+            yield
+        except BaseException:
+            cgroup.thaw()
+            raise
+        if go_on:
+            cgroup.thaw()
+
+
+async def freeze(cgroup: Cgroup) -> None:
+    """`InternalError` when a process does not stand still; all go on then."""
+    try:
+        await cgroup.freeze()
+    except TimeoutError:
+        what = f"{cgroup.oci_path} could not be frozen in {FREEZE_BOUND_S:.0f} s"
+        raise InternalError(what, hint="a process waits in the kernel; try again") from None
+    except FileNotFoundError:
+        raise SandboxNotRunning(f"{cgroup.oci_path} is gone: nothing runs") from None
+
+
+@contextmanager
+def _saving(paths: SandboxPaths) -> Iterator[None]:
+    descriptor = os.open(paths.saving, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        paths.saving.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def thaw_if_abandoned(paths: SandboxPaths, cgroup: Cgroup) -> bool:
+    """True when it was frozen by a server that died while it saved, and goes on now."""
+    try:
+        descriptor = os.open(paths.saving, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        cgroup.thaw()
+        paths.saving.unlink(missing_ok=True)
+        return True
+    finally:
+        os.close(descriptor)
