@@ -111,3 +111,19 @@ def test_the_identity_of_before_opens_nothing_where_nothing_was_restored() -> No
     plain = replace(RESTORED, previous=None)
     line = json.dumps(HELLO | {"sandbox_id": "b" * 20, "epoch": "e0"}).encode()
     assert check_hello(line, plain, NOW).reply.refused == "unknown token"
+
+
+CLAIMED = replace(EXPECTED, next_epoch="e2", next_env={"A": "2"})
+
+
+@pytest.mark.parametrize(("epoch", "env"), [("e1", {"A": "1"}), ("e2", {"A": "2"})])
+def test_a_guest_that_is_being_claimed_may_say_either_epoch(epoch: str, env: dict[str, str]) -> None:
+    """Its dials and the call that tells it cross on the way."""
+    identity = reply_to(CLAIMED, epoch=epoch)
+    assert (identity.epoch, identity.env) == (epoch, env)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("now", "good", "bad"), [("e2", "e2", "e1"), ("e1", "e1", "e2")])
+def test_once_that_is_settled_one_epoch_is_good(now: str, good: str, bad: str) -> None:
+    assert reply_to(CLAIMED.settled(now), epoch=good).epoch == good  # type: ignore[attr-defined]
+    assert reply_to(CLAIMED.settled(now), epoch=bad) == "this epoch has ended"

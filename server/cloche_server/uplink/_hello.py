@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -35,7 +35,8 @@ class Expected:
     restored it is of the session in the checkpoint.
 
     ``previous``: sandbox id and epoch in the checkpoint it is restored from. ``seed`` and ``reason`` are told with the
-    identity. A sandbox that is claimed by ``POST /v1/identity`` has no previous identity.
+    identity. A sandbox that is claimed by ``POST /v1/identity`` has no previous identity: while it is being told, it may
+    say hello as ``next_epoch``, too, and is then told ``next_env``.
     """
 
     sandbox_id: str
@@ -46,6 +47,13 @@ class Expected:
     previous: tuple[str, str] | None = None
     seed: str = ""
     reason: RebirthReason | None = None
+    next_epoch: str | None = None
+    next_env: dict[str, str] = field(default_factory=dict)
+
+    def settled(self, epoch: str) -> Expected:
+        """Once the guest has taken on the next epoch, or stays with the one it had."""
+        env = self.next_env if epoch == self.next_epoch else self.env
+        return replace(self, epoch=epoch, env=env, next_epoch=None, next_env={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,8 @@ def check_hello(line: bytes, expected: Expected, now: datetime) -> Verdict:
         return Verdict(None, HelloReply(identity=_identity(expected, now), reborn=True))
     if not (by_session or by_token) or hello.sandbox_id != expected.sandbox_id:
         return _refusal("unknown token")
+    if hello.epoch == expected.next_epoch:
+        expected = expected.settled(hello.epoch)
     if hello.epoch != expected.epoch:
         return _refusal("this epoch has ended")
     return Verdict(hello, HelloReply(identity=_identity(expected, now)))
