@@ -15,6 +15,8 @@ from cloche_server.drivers._base import (
     Usage,
     VolumeMount,
     check_sandbox_id,
+    check_target,
+    check_target,
 )
 from cloche_server.drivers._oci_driver import OciDriver
 from cloche_server.drivers._select import doctor, open_drivers, pick_driver, report, try_drivers
@@ -35,6 +37,8 @@ __all__ = [
     "Usage",
     "VolumeMount",
     "check_sandbox_id",
+    "check_target",
+    "check_target",
     "doctor",
     "open_drivers",
     "pick_driver",

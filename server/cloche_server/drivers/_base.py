@@ -124,7 +124,7 @@ def check_target(target: str) -> None:
     """`ValueError` for what is no plain absolute path, or is a place that sandboxes need for themselves."""
     if not target.startswith("/") or "\0" in target or any(part in ("", ".", "..") for part in target[1:].split("/")):
         raise ValueError(f"not a plain absolute path: {target!r}")
-    if any(target == taken or target.startswith(taken + "/") for taken in RESERVED_TARGETS):
+    if any(f"{target}/".startswith(f"{taken}/") or taken.startswith(f"{target}/") for taken in RESERVED_TARGETS):
         raise ValueError(f"a volume cannot be mounted at {target}")
 
 

@@ -15,6 +15,7 @@ from cloche_server.drivers._launch_orders import Stage
 from cloche_server.drivers._layout import SandboxPaths
 from cloche_server.drivers._oci_spec import Isolation
 from cloche_server.drivers._seccomp import build_profile
+from cloche_server.images.erofs import EROFS_NAME
 
 PINNED_RUNSC: Final = Path("/usr/local/lib/cloche/runsc")
 """Where ``make`` puts Debian 13's runsc; Debian 12's own (2022) knows no systrap and lacks three years of fixes."""
@@ -23,13 +24,10 @@ MEMORY_GUARD: Final = "CLOCHE_MEMORY_GUARD"
 """Set to 1 where the kernel cannot kill one process for the whole sandbox's memory: the user-space kernel is a single
 process of the host. The guest then watches MemAvailable and kills the largest process in time; see docs/drivers.md."""
 
-EROFS_IMAGE: Final = "root.erofs"
-"""Beside an image's tree, see `cloche_server.images.erofs`."""
-
 
 def find_erofs(rootfs: Path) -> Path | None:
     """The tree as one file, when the image was built with it."""
-    image = rootfs.resolve().with_name(EROFS_IMAGE)
+    image = rootfs.resolve().with_name(EROFS_NAME)
     return image if image.is_file() else None
 
 

@@ -95,7 +95,8 @@ def _table(images: Sequence[Image]) -> Table:
 
 
 def _as_dict(one: Image) -> dict[str, object]:
-    return {**one.metadata.model_dump(mode="json"), "name": one.name, "rootfs": str(one.rootfs)}
+    own = {"name": one.name, "rootfs": str(one.rootfs), "erofs_bytes": one.erofs_bytes}
+    return {**one.metadata.model_dump(mode="json"), **own}
 
 
 def _reporter() -> Callable[[str], None]:

@@ -3,6 +3,7 @@
 ::
 
     <data_dir>/images/<hex>/rootfs          the tree; never written to after it is here
+    <data_dir>/images/<hex>/root.erofs      the same as one file; an image of an older version lacks it
     <data_dir>/images/<hex>/metadata.json   `ImageMetadata`
     <data_dir>/images/names/<name>          one line: the digest
     <data_dir>/images/tmp/                  being built or being deleted; a build clears it
@@ -25,7 +26,8 @@ from typing import Final
 from pydantic import ValidationError
 
 from cloche.errors import InvalidRequest
-from cloche_server.images.digest import summarise_tree
+from cloche_server.images.digest import TreeSummary
+from cloche_server.images.erofs import EROFS_NAME
 from cloche_server.images.errors import ImageInUse, ImageNotFound
 from cloche_server.images.image import Image, ImageMetadata
 from cloche_server.images.paths import default_data_dir
@@ -36,7 +38,7 @@ _HEX: Final = re.compile(r"[0-9a-f]{64}\Z")
 _SHORTEST_PREFIX: Final = 8
 
 InUse = Callable[[str], Sequence[str]]
-"""Digest -> the sandboxes that use it; empty when none does."""
+"""Digest -> the sandboxes and snapshots that use it; empty when none does."""
 
 
 def nobody_uses(_digest: str) -> Sequence[str]:
@@ -91,7 +93,7 @@ class ImageStore:
     def remove(self, reference: str, in_use: InUse = nobody_uses) -> bool:
         """Takes the name away, and the tree with it when no other name is left; True when the tree went too.
 
-        Raises `ImageInUse` when the tree would go and a sandbox uses it, `ImageNotFound` when there is no such image.
+        Raises `ImageInUse` when the tree would go and a sandbox or snapshot uses it, `ImageNotFound` when there is no such image.
         """
         image = self.resolve(reference)
         others = [name for name, digest in self.names().items() if digest == image.digest and name != reference]
@@ -102,8 +104,8 @@ class ImageStore:
         users = in_use(image.digest)
         if users:
             raise ImageInUse(
-                f"image {reference!r} is used by {len(users)} sandbox(es): {', '.join(users[:5])}",
-                hint="delete these sandboxes first",
+                f"image {reference!r} is used by {len(users)} sandbox(es) or snapshot(s): {', '.join(users[:5])}",
+                hint="delete these first",
                 details={"users": list(users)},
             )
         for name in [*others, *([reference] if by_name else [])]:
@@ -130,6 +132,7 @@ class ImageStore:
         self,
         directory: Path,
         name: str,
+        summary: TreeSummary,
         *,
         inputs: str,
         parent: str | None,
@@ -137,11 +140,10 @@ class ImageStore:
         env: dict[str, str],
         entrypoint: Sequence[str],
     ) -> Image:
-        """Makes the tree in ``directory`` (of `new_tree`) an image and points ``name`` at it.
+        """Makes the tree in ``directory`` (of `new_tree`) an image and points ``name`` at it. ``summary`` is of the tree.
 
         When the same content is here already the new copy is dropped and the old one kept: sandboxes may read it.
         """
-        summary = summarise_tree(directory / "rootfs")
         metadata = ImageMetadata(
             digest=summary.digest,
             name=check_name(name),
@@ -159,6 +161,8 @@ class ImageStore:
         if target.is_dir():
             # The metadata is replaced, for the inputs in it: they say that these inputs need no second build.
             os.replace(directory / "metadata.json", target / "metadata.json")
+            if (directory / EROFS_NAME).exists() and not (target / EROFS_NAME).exists():
+                os.replace(directory / EROFS_NAME, target / EROFS_NAME)
             shutil.rmtree(directory)
         else:
             os.rename(directory, target)
@@ -222,8 +226,16 @@ class ImageStore:
             entrypoint=tuple(metadata.entrypoint),
             created_at=metadata.created_at,
             size_bytes=metadata.size_bytes,
+            erofs_bytes=_size(directory / EROFS_NAME),
             metadata=metadata,
         )
+
+
+def _size(file: Path) -> int | None:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _delete(path: Path) -> None:

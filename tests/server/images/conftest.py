@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloche_server.images import ImageStore
+from cloche_server.images.digest import summarise_tree
 from cloche_server.images.paths import checkout_root
 
 
@@ -50,7 +51,10 @@ def built_tree(store: ImageStore) -> Callable[[str, str], str]:
         directory = store.new_tree()
         (directory / "rootfs/file").write_text(content)
         env, inputs = {"A": "1"}, f"sha256:{content}"
-        image = store.adopt(directory, name, inputs=inputs, parent=None, builder="test", env=env, entrypoint=["/x"])
+        summary = summarise_tree(directory / "rootfs")
+        image = store.adopt(
+            directory, name, summary, inputs=inputs, parent=None, builder="test", env=env, entrypoint=["/x"]
+        )
         return image.digest
 
     return adopt

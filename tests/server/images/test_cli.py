@@ -57,7 +57,7 @@ def test_prune_keeps_what_has_a_name(make_directory: MakeDirectory) -> None:
     assert len(json.loads(call("ls", "--json").stdout)) == 1
 
 
-def test_a_sandbox_in_the_database_counts_as_a_user_until_it_is_deleted(store: ImageStore) -> None:
+def test_sandboxes_and_snapshots_in_the_database_count_as_users_until_they_are_deleted(store: ImageStore) -> None:
     users = sandboxes_over(store)
     assert users("sha256:a") == []
     store.root.parent.mkdir(parents=True)
@@ -68,6 +68,11 @@ def test_a_sandbox_in_the_database_counts_as_a_user_until_it_is_deleted(store: I
         database.executemany("INSERT INTO sandboxes VALUES (?, ?, ?)", rows)
         database.commit()
         assert users("sha256:a") == ["s1"]
+        database.execute("CREATE TABLE snapshots (id, image_digest, state)")
+        saved = [("snap-1", "sha256:a", "broken"), ("snap-2", "sha256:a", "deleted"), ("snap-3", "sha256:b", "ready")]
+        database.executemany("INSERT INTO snapshots VALUES (?, ?, ?)", saved)
+        database.commit()
+        assert users("sha256:a") == ["s1", "snap-1"]
 
 
 def test_a_mounted_tree_counts_as_used(store: ImageStore, tmp_path: Path) -> None:
