@@ -1,16 +1,13 @@
-"""The guest's routes, and the HTTP server that serves them on any stream."""
+"""The guest's routes."""
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
-from tornado import httpserver, iostream, web
+from tornado import web
 
-from cloche_guest.contexts import ContextService
-from cloche_guest.files.service import FileService
-from cloche_guest.files.watches import WatchService
 from cloche_guest.handlers import contexts as context_handlers
+from cloche_guest.handlers import lifecycle as lifecycle_handlers
 from cloche_guest.handlers import ports as port_handlers
 from cloche_guest.handlers import processes as process_handlers
 from cloche_guest.handlers import runs as run_handlers
@@ -19,11 +16,9 @@ from cloche_guest.handlers.events import SandboxEventsHandler
 from cloche_guest.handlers.files import file_routes
 from cloche_guest.handlers.health import HealthHandler
 from cloche_guest.handlers.watches import watch_routes
-from cloche_guest.http import HANG_UP_BYTES, NoSuchPath, quiet_log
-from cloche_guest.ports import PortService
+from cloche_guest.http import NoSuchPath, quiet_log
+from cloche_guest.parts import Parts
 from cloche_guest.processes import ProcessService, Services
-from cloche_guest.sandbox_events import SandboxEvents
-from cloche_guest.terminals.service import TerminalService
 
 _CONTEXT = r"/v1/contexts/([^/]+)"
 _RUN = _CONTEXT + r"/runs/([^/]+)"
@@ -38,24 +33,13 @@ PING_S = 15.0
 """Common proxies cut a WebSocket that is silent for 60 s."""
 
 
-def make_app(
-    contexts: ContextService,
-    terminals: TerminalService,
-    guest_epoch: str,
-    *,
-    processes: ProcessService,
-    services: Services,
-    events: SandboxEvents,
-    ports: PortService,
-    files: FileService,
-    watches: WatchService,
-) -> web.Application:
+def make_app(parts: Parts) -> web.Application:
     """All routes of docs/protocol.md that a guest serves."""
-    service: dict[str, Any] = {"contexts": contexts}
-    on_terminals: dict[str, Any] = {"terminals": terminals}
+    service: dict[str, Any] = {"contexts": parts.contexts}
+    on_terminals: dict[str, Any] = {"terminals": parts.terminals}
     return web.Application(
         [
-            (r"/v1/health", HealthHandler, {**service, "guest_epoch": guest_epoch}),
+            (r"/v1/health", HealthHandler, {**service, "identity": parts.identity}),
             (r"/v1/contexts", context_handlers.ContextsHandler, service),
             (_CONTEXT, context_handlers.OneContextHandler, service),
             (_CONTEXT + "/interrupt", context_handlers.InterruptHandler, service),
@@ -70,12 +54,13 @@ def make_app(
             (_RUN + "/interrupt", run_handlers.RunInterruptHandler, service),
             (_RUN + "/input", run_handlers.RunInputHandler, service),
             (_RUN + "/events", run_handlers.RunEventsHandler, service),
-            *process_routes(processes, services),
-            *file_routes(files),
-            *watch_routes(watches),
-            (r"/v1/events", SandboxEventsHandler, {"events": events}),
-            (r"/v1/ports", port_handlers.PortsHandler, {"ports": ports}),
-            (r"/v1/ports/([^/]+)/connect", port_handlers.ConnectHandler, {"ports": ports}),
+            *lifecycle_routes(parts),
+            *process_routes(parts.processes, parts.services),
+            *file_routes(parts.files),
+            *watch_routes(parts.watches),
+            (r"/v1/events", SandboxEventsHandler, {"events": parts.events}),
+            (r"/v1/ports", port_handlers.PortsHandler, {"ports": parts.ports}),
+            (r"/v1/ports/([^/]+)/connect", port_handlers.ConnectHandler, {"ports": parts.ports}),
             (r"/v1/terminals", terminal_handlers.TerminalsHandler, on_terminals),
             (_TERMINAL, terminal_handlers.OneTerminalHandler, on_terminals),
             (_TERMINAL + "/resize", terminal_handlers.TerminalResizeHandler, on_terminals),
@@ -84,10 +69,22 @@ def make_app(
         ],
         default_handler_class=NoSuchPath,
         log_function=quiet_log,
-        tell=events.append,
+        tell=parts.events.append,
         websocket_max_message_size=MAX_MESSAGE_BYTES,
         websocket_ping_interval=PING_S,
     )
+
+
+def lifecycle_routes(parts: Parts) -> list[tuple[Any, ...]]:
+    """For the server alone; it passes no client's request on to them."""
+    return [
+        (
+            r"/v1/uplinks/close",
+            lifecycle_handlers.UplinksCloseHandler,
+            {"uplink": parts.uplink, "events": parts.events},
+        ),
+        (r"/v1/identity", lifecycle_handlers.IdentityHandler, {"rebirth": parts.rebirth}),
+    ]
 
 
 def process_routes(processes: ProcessService, services: Services) -> list[tuple[Any, ...]]:
@@ -108,17 +105,3 @@ def process_routes(processes: ProcessService, services: Services) -> list[tuple[
         (_SERVICE, process_handlers.OneServiceHandler, on_services),
         (_SERVICE + "/restart", process_handlers.ServiceRestartHandler, on_services),
     ]
-
-
-class GuestServer(httpserver.HTTPServer):
-    """HTTP on accepted and on dialled connections alike."""
-
-    def handle_stream(self, stream: iostream.IOStream, address: Any) -> None:
-        if stream.socket.family in (socket.AF_INET, socket.AF_INET6):
-            stream.set_nodelay(True)  # without it, Nagle and delayed ACKs cost 40 ms an answer
-        super().handle_stream(stream, address)
-
-
-def make_server(app: web.Application) -> GuestServer:
-    """Idle connections are kept. Bodies are collected, and bounded, by the handlers."""
-    return GuestServer(app, max_body_size=HANG_UP_BYTES)

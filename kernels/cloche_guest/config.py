@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import secrets
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,6 @@ class GuestConfig:
     workspace: str
     runtime_dir: Path
     state_dir: Path
-    guest_epoch: str
     memory_guard: bool
 
 
@@ -54,7 +52,6 @@ def take_config(environ: MutableMapping[str, str], *, is_root: bool) -> GuestCon
         workspace=settings.get("CLOCHE_GUEST_WORKSPACE", "/workspace"),
         runtime_dir=Path(settings.get("CLOCHE_GUEST_RUNTIME_DIR", "/run/cloche-guest")),
         state_dir=Path(settings.get("CLOCHE_GUEST_STATE_DIR", "/var/lib/cloche-guest")),
-        guest_epoch=secrets.token_hex(8),
         memory_guard=private["CLOCHE_MEMORY_GUARD"] == "1",
     )
 

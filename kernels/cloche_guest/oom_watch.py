@@ -22,4 +22,4 @@ async def watch_memory_kills(tell: Callable[[str, Mapping[str, JsonValue]], None
         count = read_cgroup_kills()
         if count > known:
             tell("out_of_memory", {"kills": count - known})
-            known = count
+        known = count  # less than before in a sandbox that was restored: its cgroup is a new one

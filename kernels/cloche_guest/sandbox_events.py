@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,6 +14,7 @@ from pydantic import JsonValue
 
 from cloche.journal import Journal
 from cloche.journal_feed import JournalFeed
+from cloche_guest.identity import new_epoch
 
 MAX_BYTES: Final = 2 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 64 * 1024
@@ -24,7 +24,7 @@ class SandboxEvents:
     """One instance a guest; belongs to the event loop it is made in."""
 
     def __init__(self) -> None:
-        self.feed = JournalFeed(Journal(secrets.token_hex(8), max_bytes=MAX_BYTES))
+        self.feed = JournalFeed(Journal(new_epoch(), max_bytes=MAX_BYTES))
         self._loop = asyncio.get_running_loop()
 
     def append(self, type: str, data: Mapping[str, JsonValue]) -> None:
@@ -45,6 +45,10 @@ class SandboxEvents:
     def tell_of_memory_kill(self, pid: int, memory_bytes: int) -> None:
         """For the memory guard."""
         self.append_from_thread("out_of_memory", {"pid": pid, "memory_bytes": memory_bytes})
+
+    def renew_journals(self) -> None:
+        """See `Journal.renew`."""
+        self.feed.journal.renew(new_epoch())
 
     def close(self) -> None:
         """Readers end."""

@@ -38,6 +38,7 @@ from cloche_guest.contexts._displays import Displays
 from cloche_guest.contexts._execution import Execution
 from cloche_guest.contexts._failure import explain_ours
 from cloche_guest.contexts._history import HistoryLog
+from cloche_guest.contexts._identity_change import IdentityChange
 from cloche_guest.contexts._kernel import Kernel, start_kernel
 from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
 from cloche_guest.contexts._queue import MAX_QUEUE, Queue
@@ -51,6 +52,7 @@ from cloche_guest.contexts._run import RunRecord
 from cloche_guest.contexts._runs import Runs, new_id
 from cloche_guest.contexts._supervision import Decision, Step, Watch, decide
 from cloche_guest.contexts._wire import Message
+from cloche_guest.identity import new_epoch
 
 log = logging.getLogger(__name__)
 
@@ -209,6 +211,23 @@ class LiveContext:
         if self._kernel is None:
             raise ContextDead(f"context {self.id} has no kernel right now", details={"state": self._state.value})
         return await self._kernel.ask("control", kind, content)
+
+    async def adopt(self, change: IdentityChange) -> None:
+        """Tell the kernel that the sandbox is another one now; return when it has taken that on, and its hooks have run.
+
+        Raises:
+            WaitTimeout, InternalError, ClocheError of a start that fails
+        """
+        if self._kernel is None:
+            await asyncio.shield(self.started)
+        if self._kernel is not None:
+            content = change.for_kernel(self.id, self.body.env)
+            await self._kernel.ask("control", "cloche_identity_request", content)
+
+    def renew_journals(self) -> None:
+        """See `Journal.renew`."""
+        for feed in (self.journal.feed, *(run.feed for run in self.runs.all())):
+            feed.journal.renew(new_epoch())
 
     # The task.
 

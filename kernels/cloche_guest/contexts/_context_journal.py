@@ -10,7 +10,8 @@ from pydantic import JsonValue
 from cloche.journal import Journal, split_text
 from cloche.journal_feed import JournalFeed
 from cloche_guest.contexts._router import Shown, Text, encode, encode_shown
-from cloche_guest.contexts._run import MIB, new_epoch
+from cloche_guest.contexts._run import MIB
+from cloche_guest.identity import new_epoch
 
 MAX_BYTES: Final = 4 * MIB
 MAX_RECORDS: Final = 4000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
@@ -26,16 +25,12 @@ from cloche.models import (
 from cloche.outputs import Update, collapse
 from cloche_guest.contexts._router import MAX_RECORD_BYTES, Shown, encode, encode_shown
 from cloche_guest.events import to_event
+from cloche_guest.identity import new_epoch
 
 MIB: Final = 1024 * 1024
 MAX_BYTES: Final = 8 * MIB
 HEAD_BYTES: Final = 1 * MIB
 KEPT_BYTES: Final = 2 * MAX_RECORD_BYTES
-
-
-def new_epoch() -> str:
-    """The name of one journal's life."""
-    return secrets.token_hex(8)
 
 
 class RunRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ from cloche.models import (
 )
 from cloche_guest.children import Account, Children
 from cloche_guest.contexts._context import LiveContext, Surroundings
+from cloche_guest.contexts._identity_change import IdentityChange
 from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
 from cloche_guest.contexts._runs import new_id
 
@@ -35,6 +37,11 @@ MAX_REMEMBERED: Final = 1000
 
 DEFAULT: Final = "default"
 STOP_GRACE_S: Final = 2.0
+
+ADOPT_S: Final = 2.0
+"""An idle kernel answers in a millisecond or two; hooks of the user may take longer."""
+
+log = logging.getLogger(__name__)
 
 
 class ContextService:
@@ -60,6 +67,7 @@ class ContextService:
         self._around = Surroundings(children, self._zmq, environment, starts, tell)
         self._contexts: OrderedDict[str, LiveContext] = OrderedDict()
         self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._adopting: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -122,6 +130,29 @@ class ContextService:
             await context.restart()
         except KernelStartFailed as error:
             raise _typed(error) from error
+
+    async def adopt(self, change: IdentityChange) -> None:
+        """Tell all kernels that the sandbox is another one now. One that does not answer in `ADOPT_S` hears of it when it
+        can; code that is stuck must not hold up the sandbox."""
+        telling = {asyncio.create_task(context.adopt(change)): context.id for context in self._contexts.values()}
+        if not telling:
+            return
+        self._adopting |= telling.keys()
+        for task in telling:
+            task.add_done_callback(self._has_adopted)
+        _, late = await asyncio.wait(telling, timeout=ADOPT_S)
+        for task in late:
+            log.warning("the kernel of %s has not taken on the new identity after %g s", telling[task], ADOPT_S)
+
+    def _has_adopted(self, task: asyncio.Task[None]) -> None:
+        self._adopting.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("a kernel keeps the environment of its former sandbox: %s", error)
+
+    def renew_journals(self) -> None:
+        """See `Journal.renew`."""
+        for context in self._contexts.values():
+            context.renew_journals()
 
     async def stop(self) -> None:
         """End all contexts, politely."""

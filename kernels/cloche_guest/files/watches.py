@@ -19,6 +19,7 @@ from cloche.models import Changes, Watch, WatchCreate
 from cloche_guest.events import to_event
 from cloche_guest.files.service import FileService, completed
 from cloche_guest.files.workers import MAX_WATCHES, Json, Operation
+from cloche_guest.identity import new_epoch
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 MAX_RECORDS: Final = 65_536
@@ -42,7 +43,7 @@ class LiveWatch:
     ) -> None:
         self.id = "watch-" + "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(12))
         self.body = body
-        self.feed = JournalFeed(Journal(secrets.token_hex(8), max_bytes=MAX_BYTES, max_records=MAX_RECORDS))
+        self.feed = JournalFeed(Journal(new_epoch(), max_bytes=MAX_BYTES, max_records=MAX_RECORDS))
         self._operation = operation
         self._directories = directories
         self._expired = expired
@@ -198,6 +199,11 @@ class WatchService:
         watch.stop("removed")
         self._forget(watch)
         return watch.to_model()
+
+    def renew_journals(self) -> None:
+        """See `Journal.renew`; who asks for changes with an older cursor is told to look anew."""
+        for watch in self._watches.values():
+            watch.feed.journal.renew(new_epoch())
 
     async def stop(self) -> None:
         """End all."""

@@ -8,21 +8,22 @@ from pathlib import Path
 from cloche.models.guest import GuestHealth
 from cloche_guest.contexts import ContextService
 from cloche_guest.http import Handler, NoQuery
+from cloche_guest.identity import SandboxIdentity
 
 
 class HealthHandler(Handler):
     """How the guest itself is."""
 
-    def initialize(self, contexts: ContextService, guest_epoch: str) -> None:
+    def initialize(self, contexts: ContextService, identity: SandboxIdentity) -> None:
         self._contexts = contexts
-        self._guest_epoch = guest_epoch
+        self._identity = identity
 
     def get(self) -> None:
         self.read_query(NoQuery)
         self.answer(
             GuestHealth(
                 status="ok",
-                guest_epoch=self._guest_epoch,
+                guest_epoch=self._identity.guest_epoch,
                 contexts=len(self._contexts),
                 memory_bytes=_resident_bytes(),
                 open_files=len(os.listdir("/proc/self/fd")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
 from typing import Final
@@ -10,13 +9,10 @@ from typing import Final
 from cloche.errors import InvalidRequest, NotFound, PortClosed
 from cloche.models import ListeningPort, Page
 from cloche_guest.http import Handler, NoQuery
-from cloche_guest.ports import PortService, connect_app, relay
+from cloche_guest.ports import PortService, connect_app
 
 PROTOCOL: Final = "cloche-tcp"
 _SWITCH: Final = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n".encode()
-
-_relays: set[asyncio.Task[None]] = set()
-"""Keeps them alive: the event loop itself only holds weak references to tasks."""
 
 
 class PortHandler(Handler):
@@ -49,10 +45,7 @@ class ConnectHandler(PortHandler):
             stream = self.detach()
             outer = socket.socket(fileno=_duplicate(stream.socket))
             stream.close()
-            task = asyncio.create_task(relay(outer, app, _SWITCH))
-            _relays.add(task)
-            task.add_done_callback(_relays.discard)
-            await task
+            await self.ports.carry(outer, app, _SWITCH)
 
 
 def _duplicate(taken: socket.socket) -> int:

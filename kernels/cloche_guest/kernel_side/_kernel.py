@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,8 +15,10 @@ from ipykernel.ipkernel import IPythonKernel
 from jupyter_client.session import extract_header
 
 from ._capture import Capture
+from ._environment import Environment
 from ._inspection import Inspector
 from ._output import streams
+from ._rebirth import Rebirth
 from ._shell import KernelShell
 from ._threads import follow_cells
 
@@ -33,16 +34,26 @@ class ClocheKernel(IPythonKernel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._capture = _start_capture()
+        self.is_executing = False
+        self._environment = Environment()
+        self._rebirth = Rebirth(self, self._environment)
+        self._rebirth.install()
         Inspector(self).install()
         follow_cells(self)
 
     async def do_execute(self, code: str, silent: bool, *args: Any, cell_meta: Any = None, **kwargs: Any) -> Any:
+        self._rebirth.run_hooks()
         if self._capture is not None:
             self._capture.begin(extract_header(self.get_parent("shell")))
-        with _environment((cell_meta or {}).get("cloche", {}).get("env", {})):
-            reply = await super().do_execute(code, silent, *args, cell_meta=cell_meta, **kwargs)
+        self.is_executing = True
+        try:
+            with self._environment.of_run((cell_meta or {}).get("cloche", {}).get("env", {})):
+                reply = await super().do_execute(code, silent, *args, cell_meta=cell_meta, **kwargs)
+        finally:
+            self.is_executing = False
         if self._capture is not None:
             self._capture.drain()
+        self._rebirth.run_hooks()
         return reply
 
     @contextmanager
@@ -71,18 +82,3 @@ def _start_capture() -> Capture | None:
     capture = Capture(*both)
     capture.start()
     return capture
-
-
-@contextmanager
-def _environment(env: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for one run; afterwards each is as it was before, whatever the run did to it."""
-    before = {name: os.environ.get(name) for name in env}
-    os.environ.update(env)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

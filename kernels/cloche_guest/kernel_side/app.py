@@ -15,6 +15,7 @@ from ipykernel.iostream import IOPubThread
 from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
+from . import _sandbox_module
 from ._kernel import ClocheKernel
 from ._limits import apply_limits, be_killed_before_the_guest, die_with_the_guest
 from ._output import KernelStream
@@ -62,6 +63,7 @@ def main(connection_file: str, options_text: str) -> None:
     be_killed_before_the_guest()
     apply_limits(options["limits"])
     silence_hints()
+    _sandbox_module.install()
     app = ClocheKernelApp.instance(config=_config(connection_file))
     app.initialize([])
     os.write(options["ready_fd"], b"1")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from cloche.errors import LimitReached
 from cloche.models.ports import ListeningPort, PortHolder
 from cloche_guest.ports._holders import find_holders
 from cloche_guest.ports._table import Listener, parse_listeners, sockets_in_use
+from cloche_guest.ports._tunnel import relay
 
 SHORTEST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 1.0
@@ -62,6 +64,7 @@ class PortService:
         self._looking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._tunnels = 0
+        self._carried: set[asyncio.Task[None]] = set()
         self._cost_s = 0.0
 
     def start(self) -> None:
@@ -94,6 +97,18 @@ class PortService:
             yield
         finally:
             self._tunnels -= 1
+
+    async def carry(self, outer: socket.socket, app: socket.socket, first: bytes) -> None:
+        """`relay`, until it ends or all tunnels are closed."""
+        task = asyncio.create_task(relay(outer, app, first))
+        self._carried.add(task)
+        task.add_done_callback(self._carried.discard)
+        await asyncio.wait([task])
+
+    def close_tunnels(self) -> None:
+        """Cut them all; their sockets are closed within two turns of the loop."""
+        for task in self._carried:
+            task.cancel()
 
     async def _watch(self) -> None:
         counts: object = None

@@ -27,6 +27,7 @@ from cloche.models import ExecCreate, Process, ProcessCreate, ProcessExit, Proce
 from cloche_guest.children import Children, ExitStatus
 from cloche_guest.contexts._failure import read_oom_kills, signal_name
 from cloche_guest.contexts._router import encode
+from cloche_guest.identity import new_epoch
 from cloche_guest.processes import _supervision
 from cloche_guest.processes._launch import Launched, Order
 from cloche_guest.processes._pipes import InputPipe, OutputPipe
@@ -64,9 +65,7 @@ class LiveProcess:
     ) -> None:
         self.id = naming.id
         self.body = body
-        self.feed = JournalFeed(
-            Journal(secrets.token_hex(8), max_bytes=MAX_BYTES, head_bytes=HEAD_BYTES, kept_bytes=KEPT_BYTES)
-        )
+        self.feed = JournalFeed(Journal(new_epoch(), max_bytes=MAX_BYTES, head_bytes=HEAD_BYTES, kept_bytes=KEPT_BYTES))
         self.state = ProcessState.RUNNING
         self.exit: ProcessExit | None = None
         self.settled = asyncio.Event()

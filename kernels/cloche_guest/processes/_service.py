@@ -14,6 +14,7 @@ from cloche.models import ExecCreate, ExecResult, Process, ProcessCreate
 from cloche_guest.children import Account, Children
 from cloche_guest.contexts._leftovers import MARK
 from cloche_guest.contexts._runs import new_id
+from cloche_guest.identity import new_epoch
 from cloche_guest.processes._capture import capture
 from cloche_guest.processes._launch import Order, argv_of, launch, not_allowed
 from cloche_guest.processes._process import MIB, Body, LiveProcess, Naming, Told, mark_of, own_variables
@@ -110,6 +111,11 @@ class ProcessService:
         if self._processes.get(process_id) is process:
             self._forget(process)
         return process.to_model()
+
+    def renew_journals(self) -> None:
+        """See `Journal.renew`."""
+        for process in self._processes.values():
+            process.feed.journal.renew(new_epoch())
 
     async def stop(self) -> None:
         """End all."""

@@ -17,6 +17,7 @@ from cloche.models.terminals import CLOSE_NO_TERMINAL, Terminal, TerminalCreate
 from cloche_guest.children import Account, Children
 from cloche_guest.contexts._leftovers import MARK
 from cloche_guest.contexts._runs import new_id
+from cloche_guest.identity import new_epoch
 from cloche_guest.terminals.log import Dimensions
 from cloche_guest.terminals.pty import PtyEvents, open_pty
 from cloche_guest.terminals.recording import Recording
@@ -95,7 +96,7 @@ class TerminalService:
             body,
             command=command,
             cwd=cwd,
-            epoch=secrets.token_hex(8),
+            epoch=new_epoch(),
             mark=mark,
             recording=recording,
             tell=self._tell,
@@ -121,6 +122,11 @@ class TerminalService:
         self._forget(terminal)
         await terminal.end()
         return terminal.to_model()
+
+    def renew_journals(self) -> None:
+        """Offsets given out so far belong to another life: who comes back with one gets the whole screen."""
+        for terminal in self._terminals.values():
+            terminal.session.epoch = new_epoch()
 
     async def stop(self) -> None:
         """End all."""

@@ -1,0 +1,41 @@
+"""What the server tells the guest about the life of the sandbox."""
+
+from __future__ import annotations
+
+from cloche.errors import Conflict
+from cloche.models.guest import Identity, UplinksClose
+from cloche_guest.http import Handler, NoQuery
+from cloche_guest.rebirth import Rebirth
+from cloche_guest.sandbox_events import SandboxEvents
+from cloche_guest.uplink import Uplink
+
+
+class UplinksCloseHandler(Handler):
+    """``/v1/uplinks/close``: answers, and then every connection ends."""
+
+    def initialize(self, uplink: Uplink | None, events: SandboxEvents) -> None:
+        self._uplink = uplink
+        self._events = events
+
+    async def post(self) -> None:
+        self.read_query(NoQuery)
+        body = self.read_body(UplinksClose)
+        if self._uplink is None:
+            raise Conflict("this guest listens on a port; it has no uplinks", details={"kind": "guest", "id": "guest"})
+        self._events.append("uplinks_closed", {"reason": body.reason})
+        self.set_status(204)
+        await self.finish()
+        self._uplink.close_all()
+
+
+class IdentityHandler(Handler):
+    """``/v1/identity``: a sandbox of a pool is claimed."""
+
+    def initialize(self, rebirth: Rebirth) -> None:
+        self._rebirth = rebirth
+
+    async def post(self) -> None:
+        self.read_query(NoQuery)
+        await self._rebirth.be_claimed(self.read_body(Identity))
+        self.set_status(204)
+        self.finish()

@@ -1,0 +1,120 @@
+"""The parts of a guest, made and put together, opened and closed in order. What each does is in its own module."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+from cloche_guest.children import Children
+from cloche_guest.config import GuestConfig
+from cloche_guest.contexts import ContextService
+from cloche_guest.files.service import FileService
+from cloche_guest.files.watches import WatchService
+from cloche_guest.identity import SandboxIdentity
+from cloche_guest.memory_guard import start_memory_guard
+from cloche_guest.oom_watch import watch_memory_kills
+from cloche_guest.ports import PortService
+from cloche_guest.processes import Declarations, ProcessService, Services
+from cloche_guest.rebirth import Rebirth
+from cloche_guest.sandbox_events import SandboxEvents
+from cloche_guest.sudo import SudoBroker
+from cloche_guest.terminals.service import TerminalService
+from cloche_guest.uplink import Uplink
+
+
+@dataclass(frozen=True)
+class Parts:
+    """`uplink` is None in a guest that listens."""
+
+    identity: SandboxIdentity
+    children: Children
+    events: SandboxEvents
+    contexts: ContextService
+    processes: ProcessService
+    services: Services
+    sudo: SudoBroker
+    terminals: TerminalService
+    files: FileService
+    watches: WatchService
+    ports: PortService
+    rebirth: Rebirth
+    uplink: Uplink | None
+
+    def open(self) -> None:
+        """Everything that works without being asked."""
+        self.events.append("sandbox_started", {"guest_epoch": self.identity.guest_epoch})
+        self.sudo.open()
+        self.services.open()
+        self.ports.start()
+
+    async def close(self) -> None:
+        """End everything, what others depend on last."""
+        await self.sudo.close()
+        await self.watches.stop()
+        self.files.stop()
+        await self.ports.stop()
+        await self.services.stop()
+        await self.processes.stop()
+        await self.terminals.stop()
+        await self.contexts.stop()
+
+
+def make_parts(config: GuestConfig, identity: SandboxIdentity, children: Children, events: SandboxEvents) -> Parts:
+    """Nothing is open yet."""
+    account, workspace, environment = config.account, config.workspace, identity.environment
+
+    def may_be_root() -> bool:
+        return identity.sudo
+
+    contexts = ContextService(
+        children,
+        environment,
+        kernel_python=config.kernel_python,
+        account=account,
+        workspace=workspace,
+        runtime_dir=config.runtime_dir,
+        tell=events.append,
+    )
+    processes = ProcessService(
+        children, environment, account=account, workspace=workspace, may_be_root=may_be_root, tell=events.append
+    )
+    terminals = TerminalService(
+        children,
+        environment,
+        account=account,
+        workspace=workspace,
+        runtime_dir=config.runtime_dir,
+        tell=events.append,
+    )
+    files = FileService(children, environment, account=account, workspace=workspace, may_be_root=may_be_root)
+    watches = WatchService(files)
+    ports = PortService(events.append)
+    rebirth = Rebirth(identity, contexts, [events, contexts, processes, terminals, watches], events.append)
+    return Parts(
+        identity=identity,
+        children=children,
+        events=events,
+        contexts=contexts,
+        processes=processes,
+        services=Services(processes, Declarations(config.state_dir), events.append),
+        sudo=SudoBroker(config.runtime_dir / "sudo.sock", children, allowed=may_be_root, environment=environment),
+        terminals=terminals,
+        files=files,
+        watches=watches,
+        ports=ports,
+        rebirth=rebirth,
+        uplink=Uplink(config, identity, rebirth, ports.close_tunnels) if config.listen is None else None,
+    )
+
+
+def make_children() -> Children:
+    """As the first process of the sandbox the guest inherits every orphan."""
+    return Children(collect_orphans=os.getpid() == 1)
+
+
+def start_watching_memory(config: GuestConfig, events: SandboxEvents) -> asyncio.Task[None]:
+    """Both ways to learn of processes that are killed for want of memory."""
+    if config.memory_guard:
+        start_memory_guard(events.tell_of_memory_kill)
+    return asyncio.create_task(watch_memory_kills(events.append), name="out-of-memory watch")
