@@ -17,8 +17,8 @@ bounds = st.tuples(st.integers(0, 200), st.integers(0, 200)).map(sorted)
 rates = st.floats(0, 1000)
 refills = st.none() | st.floats(0.001, 100)
 
-RECIPE = Recipe("t@1", "sha256:x", "gvisor", Resources(), True)
-OTHER = Recipe("t@2", "sha256:x", "gvisor", Resources(), True)
+RECIPE = Recipe(None, "sha256:x", "gvisor", Resources(), True)
+OTHER = Recipe("t@2")
 
 
 @given(bounds, rates, refills, st.integers(0, 500), st.integers(-5, 500))

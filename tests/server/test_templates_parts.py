@@ -106,8 +106,10 @@ def store(tmp_path: Path) -> Iterator[TemplateStore]:
 
 def test_a_version_comes_back_as_it_was_written(store: TemplateStore) -> None:
     store.insert(row(1, "building"))
-    changed = store.update(row(1, "building"), state="failed", failure="no", log="l", log_truncated=True)
+    changed = store.update(row(1, "building"), state="failed", failure="no")
+    store.write_log(changed, "printed", True)
     assert store.get("ann", "data", 1) == changed
+    assert store.log(changed) == ("printed", True)
     assert store.get("bob", "data", 1) is None
 
 

@@ -14,19 +14,20 @@ from cloche_server.state import SandboxRow
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """``template`` is ``name@version``, or None for an image alone."""
+    """``template`` is ``name@version``, which says everything; the rest is of an image alone."""
 
-    template: str | None
-    image_digest: str
-    driver: str
-    resources: Resources
-    sudo: bool
+    template: str | None = None
+    image_digest: str | None = None
+    driver: str | None = None
+    resources: Resources | None = None
+    sudo: bool | None = None
 
 
 def recipe_of_row(row: SandboxRow) -> Recipe:
     """By which a ready sandbox was made."""
-    template = row.origin.id if row.origin.kind == "template" else None
-    return Recipe(template, row.image_digest, row.driver, row.resources, row.sudo)
+    if row.origin.kind == "template":
+        return Recipe(template=row.origin.id)
+    return Recipe(None, row.image_digest, row.driver, row.resources, row.sudo)
 
 
 def may_be_warm(wanted: SandboxCreate) -> bool:

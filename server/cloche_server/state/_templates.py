@@ -16,7 +16,7 @@ from cloche_server.state._tables import templates
 
 @dataclass(frozen=True, slots=True)
 class TemplateRow:
-    """One version as the database has it. ``log`` is what its build printed."""
+    """One version as the database has it, but for what its build printed: creates look rows up, and a log is long."""
 
     owner: str
     name: str
@@ -28,8 +28,6 @@ class TemplateRow:
     snapshot_id: str | None = None
     failure: str | None = None
     build_us: int | None = None
-    log: str = ""
-    log_truncated: bool = False
 
     @property
     def reference(self) -> str:
@@ -51,6 +49,9 @@ class TemplateRow:
         )
 
 
+_COLUMNS = [column for column in templates.c if not column.name.startswith("log")]
+
+
 class TemplateStore:
     """Rows of ``templates``."""
 
@@ -59,7 +60,7 @@ class TemplateStore:
 
     def insert(self, row: TemplateRow) -> None:
         with self._database.transaction() as connection:
-            connection.execute(insert(templates).values(_to_values(row)))
+            connection.execute(insert(templates).values(**_to_values(row), log="", log_truncated=False))
 
     def update(self, row: TemplateRow, **changes: Any) -> TemplateRow:
         """Writes the changed columns; returns the row as it is now."""
@@ -69,28 +70,38 @@ class TemplateStore:
             connection.execute(update(templates).where(_same(row)).values(values))
         return changed
 
+    def write_log(self, row: TemplateRow, text: str, truncated: bool) -> None:
+        with self._database.transaction() as connection:
+            connection.execute(update(templates).where(_same(row)).values(log=text, log_truncated=truncated))
+
+    def log(self, row: TemplateRow) -> tuple[str, bool]:
+        """What was written last, and whether something is missing in its middle."""
+        with self._database.transaction() as connection:
+            found = connection.execute(select(templates.c.log, templates.c.log_truncated).where(_same(row))).one()
+        return found.log, found.log_truncated
+
     def get(self, owner: str, name: str, version: int) -> TemplateRow | None:
         column = templates.c
-        query = select(templates).where(column.owner == owner, column.name == name, column.version == version)
+        query = select(*_COLUMNS).where(column.owner == owner, column.name == name, column.version == version)
         with self._database.transaction() as connection:
             row = connection.execute(query).one_or_none()
         return None if row is None else _from_row(row)
 
     def versions(self, owner: str, name: str) -> list[TemplateRow]:
         """All that ever were, oldest first."""
-        query = select(templates).where(templates.c.owner == owner, templates.c.name == name)
+        query = select(*_COLUMNS).where(templates.c.owner == owner, templates.c.name == name)
         with self._database.transaction() as connection:
             return [_from_row(row) for row in connection.execute(query.order_by(templates.c.version))]
 
     def with_state(self, state: str) -> list[TemplateRow]:
         with self._database.transaction() as connection:
-            return [_from_row(row) for row in connection.execute(select(templates).where(templates.c.state == state))]
+            return [_from_row(row) for row in connection.execute(select(*_COLUMNS).where(templates.c.state == state))]
 
     def list(self, owner: str | None, limit: int, page: str | None) -> tuple[list[TemplateRow], str | None]:
         """By name, newest version first, without the deleted ones; and the token of the next page. None: all owners."""
         column = templates.c
         order = (column.owner, column.name, column.version.desc())
-        query = select(templates).where(column.state != "deleted").order_by(*order)
+        query = select(*_COLUMNS).where(column.state != "deleted").order_by(*order)
         if owner is not None:
             query = query.where(column.owner == owner)
         with self._database.transaction() as connection:

@@ -1,0 +1,238 @@
+"""Pools: made, changed, deleted, filled, and asked for a sandbox by every create."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cloche.errors import ClocheError, NotFound
+from cloche.models import Intent, IntentCreate, Pool, PoolCreate, SandboxCreate
+from cloche_server.clock import Clock, now_us, to_datetime
+from cloche_server.pools._claims import Claims
+from cloche_server.pools._foreground import Foreground
+from cloche_server.pools._keeper import Keeper
+from cloche_server.pools._pool import LivePool
+from cloche_server.pools.parked import Parked
+from cloche_server.pools.recipe import Recipe, may_be_warm, recipe_of_row
+from cloche_server.routing import invalid
+from cloche_server.sandboxes import DriverSet, Images
+from cloche_server.state import IdempotencyClaim, PoolRow, PoolStore, SandboxRow
+from cloche_server.templates import TemplateService, Workshop
+from cloche_server.templates._spec import parse_reference
+
+DEFAULT_IMAGE: Final = "python"
+
+
+class Places(Protocol):
+    """How many sandboxes there may be."""
+
+    def room(self) -> int:
+        """Sandboxes the server may have besides those that somebody has."""
+
+    def reserve(self, owner: str, name: str | None) -> AbstractContextManager[None]:
+        """A place among the owner's, held until the body ends. `LimitReached`, or `Conflict` when the name is in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a create asks for, resolved."""
+
+    recipe: Recipe
+    env: dict[str, str]
+
+
+class PoolService:
+    """`start` when the sandboxes of before are found again; `close` at the end: ready ones stay, for the next server."""
+
+    def __init__(
+        self,
+        *,
+        store: PoolStore,
+        workshop: Workshop,
+        places: Places,
+        templates: TemplateService,
+        drivers: DriverSet,
+        images: Images,
+        clock: Clock = now_us,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._places = places
+        self._templates = templates
+        self._workshop = workshop
+        self._drivers = drivers
+        self._images = images
+        self._clock = clock
+        self._monotonic = monotonic
+        self._pools: dict[tuple[str, str], LivePool] = {}
+        self.foreground = Foreground(monotonic)
+        self._keeper = Keeper(self, workshop, self.foreground, monotonic)
+        self._claims = Claims(store, workshop, clock, monotonic, self._keeper.wake)
+        templates.pools_of = self.pools_of
+        templates.changed = self._keeper.wake
+
+    async def start(self, parked: Iterable[SandboxRow]) -> None:
+        """``parked``: those that run, of a server before this one. What belongs to no pool is removed."""
+        for row in self._store.all():
+            pool = LivePool(row)
+            self._pools[pool.key] = pool
+            self.refresh(pool)
+        for found in parked:
+            pool_of_it = self._pools.get((found.owner, found.pool or ""))
+            if pool_of_it is None:
+                await self._workshop.discard(found.id)
+            else:
+                age_s = (self._clock() - found.created_us) / 1e6
+                since = self._monotonic() - max(0.0, age_s)
+                pool_of_it.stock.put(Parked(found.id, recipe_of_row(found), since, checked=0.0, suspect=True))
+        self._store.forget_ended()
+        self._keeper.start()
+
+    async def close(self) -> None:
+        await self._keeper.close()
+        await self._claims.close()
+
+    # The API
+
+    def put(self, owner: str, name: str, wanted: PoolCreate) -> Pool:
+        """Made or changed. `InvalidRequest`, `NotFound` for a template or image that is not there."""
+        if wanted.min > wanted.max:
+            raise invalid([("min", f"must not be over max, which is {wanted.max}")])
+        if wanted.template is not None and wanted.image is not None:
+            raise invalid([("image", "a template has its own: give one of the two")])
+        image = None if wanted.template is not None else wanted.image or DEFAULT_IMAGE
+        pool = self._pools.get((owner, name))
+        created_us = pool.row.created_us if pool else self._clock()
+        row = PoolRow(owner, name, wanted.template, image, wanted.min, wanted.max, int(wanted.max_age_s), created_us)
+        self._recipe_of_pool(row)
+        self._store.put(row)
+        if pool is None:
+            pool = self._pools[owner, name] = LivePool(row)
+        else:
+            pool.row, pool.failures, pool.not_before = row, 0, 0.0
+        self.refresh(pool)
+        self._keeper.wake()
+        return self._model(pool)
+
+    def get(self, owner: str, name: str) -> Pool:
+        return self._model(self._find(owner, name))
+
+    def list(self, owner: str | None) -> list[Pool]:
+        """By owner and name. None: of all owners."""
+        found = [pool for pool in self._pools.values() if owner is None or pool.row.owner == owner]
+        return [self._model(pool) for pool in sorted(found, key=lambda pool: pool.key)]
+
+    async def delete(self, owner: str, name: str) -> Pool:
+        """With all that are ready in it."""
+        pool = self._find(owner, name)
+        self._store.delete(pool.row)
+        del self._pools[pool.key]
+        gone = self._model(pool)
+        for one in pool.stock.all():
+            if pool.stock.discard(one.sandbox_id) is not None:
+                await self._workshop.discard(one.sandbox_id)
+        return gone
+
+    def intend(self, owner: str, wanted: IntentCreate) -> Intent:
+        """The pool that such a create would be served from is filled for it, as far as it may be."""
+        if wanted.template is not None and wanted.image is not None:
+            raise invalid([("image", "a template has its own: give one of the two")])
+        body = {"image": wanted.image} if wanted.image is not None else {}
+        create = SandboxCreate.model_validate({"template": wanted.template, **body})
+        pool = self._serving(owner, self._resolve(owner, create).recipe)
+        if pool is not None:
+            pool.intents.add(wanted.count, self._monotonic() + wanted.within_s)
+            self._keeper.wake()
+        expires = to_datetime(self._clock() + int(wanted.within_s * 1e6))
+        return Intent(pool=None if pool is None else pool.row.name, expires_at=expires)
+
+    def pools_of(self, owner: str, name: str, version: int) -> Sequence[str]:
+        """Pools that would have nothing to be filled from without this version."""
+        users = []
+        for pool in self._pools.values():
+            if pool.row.owner != owner or pool.row.template is None:
+                continue
+            of, wanted = parse_reference(pool.row.template)
+            if of == name and (wanted == version or (wanted is None and _is(pool, name, version))):
+                users.append(pool.row.name)
+        return sorted(users)
+
+    # Creates
+
+    async def claim(self, owner: str, wanted: SandboxCreate, key: IdempotencyClaim | None = None) -> SandboxRow | None:
+        """A ready sandbox that is now this create's; None: there is none, so make one.
+
+        Raises:
+            NotFound, Conflict, LimitReached: as a create does.
+        """
+        if not may_be_warm(wanted) or not self._pools:
+            return None
+        made = self._resolve(owner, wanted)
+        pool = self._serving(owner, made.recipe)
+        if pool is None:
+            return None
+        now = self._monotonic()
+        pool.demand.seen(now)
+        pool.intents.met(now)
+        try:
+            with self._places.reserve(owner, wanted.name):
+                row = await self._claims.claim(pool, wanted, made.env, key)
+        finally:
+            self._keeper.wake()
+        if row is None:
+            pool.misses += 1
+        else:
+            pool.claims += 1
+        return row
+
+    def _serving(self, owner: str, recipe: Recipe) -> LivePool | None:
+        """The pool with that recipe; of several the one with most ready."""
+        found = [pool for pool in self._pools.values() if pool.row.owner == owner and pool.recipe == recipe]
+        return max(found, key=lambda pool: len(pool.stock), default=None)
+
+    def _resolve(self, owner: str, wanted: SandboxCreate) -> _Made:
+        if wanted.template is None:
+            return _Made(self._recipe_of_image(wanted), dict(wanted.env))
+        row = self._templates.ready(owner, wanted.template)
+        return _Made(Recipe(row.reference), {**row.spec.env, **wanted.env})
+
+    def _recipe_of_image(self, wanted: SandboxCreate) -> Recipe:
+        digest = self._images.resolve(wanted.image).digest
+        return Recipe(None, digest, self._drivers.choose(wanted.driver).name, wanted.resources, wanted.sudo)
+
+    # The keeper
+
+    def all(self) -> Sequence[LivePool]:
+        return tuple(self._pools.values())
+
+    def refresh(self, pool: LivePool) -> None:
+        """None while its template has no version that is ready, or its image is not there."""
+        try:
+            pool.recipe = self._recipe_of_pool(pool.row)
+        except ClocheError:
+            pool.recipe = None
+
+    def _recipe_of_pool(self, row: PoolRow) -> Recipe:
+        if row.template is None:
+            return self._recipe_of_image(SandboxCreate(image=row.image or DEFAULT_IMAGE))
+        return Recipe(self._templates.ready(row.owner, row.template).reference)
+
+    def room(self, pool: LivePool) -> int:
+        others = sum(len(other.stock) + other.filling for other in self._pools.values() if other is not pool)
+        return self._places.room() - others
+
+    def _model(self, pool: LivePool) -> Pool:
+        return pool.to_model(self._monotonic(), self.room(pool))
+
+    def _find(self, owner: str, name: str) -> LivePool:
+        pool = self._pools.get((owner, name))
+        if pool is None:
+            raise NotFound(f"there is no pool {name!r}", details={"kind": "pool", "id": name})
+        return pool
+
+
+def _is(pool: LivePool, name: str, version: int) -> bool:
+    return pool.recipe is not None and pool.recipe.template == f"{name}@{version}"

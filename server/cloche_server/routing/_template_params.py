@@ -1,0 +1,23 @@
+"""Query parameters of template routes."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from cloche.models.runs import MAX_WAIT_S
+from cloche_server.routing._params import PageText, Query
+
+
+class BuildWait(Query):
+    wait: bool = Field(
+        default=True, description=f"for the end of the build, {MAX_WAIT_S:g} s at most; false: answer at once"
+    )
+
+
+class WaitForBuild(Query):
+    wait_s: float = Field(default=0, ge=0, le=MAX_WAIT_S, description="seconds to wait for the end of a build")
+
+
+class ListTemplates(Query):
+    limit: int = Field(default=50, ge=1, le=200)
+    page: PageText | None = Field(default=None, description="`next_page` of the page before")

@@ -1,0 +1,33 @@
+"""What builds and pools need of the sandboxes, as a seam: sandboxes that nobody sees yet, made, saved and thrown away."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from cloche.models import SandboxCreate
+from cloche_server.sandboxes._live import Live
+
+BUILDER: Final = "@build"
+"""Where a template's builder is parked. No pool can have this name, so nobody is ever given one."""
+
+
+class Workshop(Protocol):
+    """Everything it makes belongs to an owner, and is hidden from him until it is claimed."""
+
+    async def make(self, owner: str, wanted: SandboxCreate, pool: str) -> Live:
+        """A running sandbox, parked in ``pool``. Raises what a create does; then nothing is left."""
+
+    def parked(self, sandbox_id: str) -> Live | None:
+        """One that was made here, still runs, and is nobody's yet."""
+
+    async def save(self, live: Live, reference: str) -> str:
+        """The id of a snapshot of it, with memory where the driver can, for the template's version ``reference``."""
+
+    async def discard(self, sandbox_id: str) -> None:
+        """Ends it and removes its row: its id was never told to anybody. Never raises; what fails is logged."""
+
+    async def discard_snapshot(self, snapshot_id: str) -> None:
+        """Nothing when there is none."""
+
+    def has_snapshot(self, snapshot_id: str) -> bool:
+        """Whether it is there and not known to be broken."""
