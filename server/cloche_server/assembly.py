@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
@@ -14,17 +14,29 @@ from cloche_server.drivers import Driver
 from cloche_server.first_key import ensure_first_key
 from cloche_server.http import make_app, make_http_server
 from cloche_server.links import LinkSigner, Logins, load_link_key
+from cloche_server.metrics import Metrics
 from cloche_server.open_calls import OpenCalls
 from cloche_server.openapi import openapi_document
 from cloche_server.origin import known_names
 from cloche_server.preview import PreviewGateway, PreviewService
 from cloche_server.routes import ROUTES
+from cloche_server.routing import Route
 from cloche_server.sandboxes import DriverSet, IdempotentCreate, Images, Limits, Recovered, SandboxService, recover
 from cloche_server.services import Services
 from cloche_server.settings import Settings
 from cloche_server.shares import ShareService
-from cloche_server.state import Database, IdempotencyStore, KeyStore, PreviewStore, SandboxStore, ShareStore
+from cloche_server.state import (
+    Database,
+    IdempotencyStore,
+    KeyStore,
+    PreviewStore,
+    SandboxStore,
+    ShareStore,
+    VolumeStore,
+)
 from cloche_server.uplink import UplinkHub
+from cloche_server.usage import UsageService
+from cloche_server.volumes import VolumeService
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +64,19 @@ async def running_server(settings: Settings, drivers: Sequence[Driver], images: 
         await driver_set.self_test()
         sandboxes, creates = _make_sandboxes(settings, database, driver_set, images)
         recovered = await recover(sandboxes)
+        volumes = _make_volumes(settings, database)
+        await volumes.prepare()
+        usage = UsageService(sandboxes.store, sandboxes.hub, driver_set, settings.suspended_dir)
+        usage.start()
         previews = PreviewService(PreviewStore(database), sandboxes, settings)
         links = LinkSigner(load_link_key(settings.link_key_path))
         shares = ShareService(ShareStore(database), links, sandboxes)
-        services = _make_services(settings, keys, sandboxes, creates, images, previews, links, shares)
+        metrics = _make_metrics(sandboxes)
+        services = _make_services(
+            settings, keys, sandboxes, creates, images, previews, links, shares, metrics, volumes, usage
+        )
         gateway = _make_gateway(services)
-        http = make_http_server(make_app(services, ROUTES), gateway)
+        http = make_http_server(make_app(services, _routes(settings)), gateway)
         try:
             port = _listen(http, settings)
             previews.listening_on(port)
@@ -94,6 +113,9 @@ def _make_services(
     previews: PreviewService,
     links: LinkSigner,
     shares: ShareService,
+    metrics: Metrics,
+    volumes: VolumeService,
+    usage: UsageService,
 ) -> Services:
     return Services(
         settings=settings,
@@ -104,12 +126,35 @@ def _make_services(
         images=images,
         host_names=known_names(settings.host, settings.allowed_hosts),
         open_calls=OpenCalls(),
-        openapi=openapi_document(ROUTES),
+        openapi=openapi_document(_routes(settings)),
         links=links,
         logins=Logins(),
         previews=previews,
         shares=shares,
+        metrics=metrics,
+        volumes=volumes,
+        usage=usage,
     )
+
+
+def _routes(settings: Settings) -> Sequence[Route]:
+    """As the operator wants them: ``/metrics`` may be open."""
+    opened = "metrics" if settings.metrics_open else None
+    return [replace(route, role=None) if route.operation == opened else route for route in ROUTES]
+
+
+def _make_volumes(settings: Settings, database: Database) -> VolumeService:
+    directories = (settings.volumes_dir, settings.volume_mounts_dir)
+    return VolumeService(VolumeStore(database), *directories, settings.max_volumes_per_owner)
+
+
+def _make_metrics(sandboxes: SandboxService) -> Metrics:
+    """What is asked for at each scrape; what happens is told by those who do it."""
+    metrics = Metrics()
+    store, hub = sandboxes.store, sandboxes.hub
+    metrics.gauge("cloche_sandboxes", "Sandboxes that are not deleted.", ("state", "driver"), store.count_by_state)
+    metrics.gauge("cloche_uplink_connections", "Open connections of guests.", (), lambda: {(): hub.connections()})
+    return metrics
 
 
 def _make_gateway(services: Services) -> PreviewGateway:
@@ -139,4 +184,6 @@ async def _shut_down(http: HTTPServer, services: Services) -> None:
     await services.open_calls.close(services.settings.shutdown_grace_s)
     await http.close_all_connections()
     await services.sandboxes.close()
+    await services.usage.close()
+    await services.volumes.close()
     services.sandboxes.hub.close()

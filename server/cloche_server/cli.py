@@ -33,8 +33,9 @@ def _directories(command: click.Command) -> click.Command:
 @click.option("--driver", type=click.Choice(["gvisor", "runc"]), help="Default driver (the strongest that works).")
 @click.option("--allowed-hosts", metavar="NAMES", help="More names clients may use in the Host header, with commas.")
 @click.option("--allowed-origins", metavar="ORIGINS", help="More web origins, with commas.")
-@click.option("--max-sandboxes", type=int, help="Of all owners together (100).")
-@click.option("--max-sandboxes-per-owner", type=int, help="Of each owner (50).")
+@click.option("--max-sandboxes", type=int, help="Of all owners together, those at rest included (500).")
+@click.option("--max-sandboxes-per-owner", type=int, help="The same for each owner (250).")
+@click.option("--max-running", type=int, help="With processes, of all owners together (100).")
 @click.option("--max-body-bytes", type=int, help="Of one request (8 MiB).")
 @click.option("--max-answer-bytes", type=int, help="Of one answer of a guest (128 MiB).")
 @click.option("--start-timeout-s", type=float, help="For one create (60).")
@@ -42,6 +43,8 @@ def _directories(command: click.Command) -> click.Command:
 @click.option("--preview-domain", metavar="NAME", help="Previews are at {port}-{sandbox id} below it (localhost).")
 @click.option("--preview-scheme", type=click.Choice(["http", "https"]), help="Of preview URLs (http).")
 @click.option("--preview-port", type=int, help="Of preview URLs (443 for https, else the port).")
+@click.option("--max-volumes-per-owner", type=int, help="Of each owner (100).")
+@click.option("--metrics-open", is_flag=True, default=None, help="Show /metrics without a key.")
 @click.option("--log-format", type=click.Choice(["auto", "json", "text"]), help="auto: text on a terminal.")
 def serve(**given: object) -> None:
     """Run a server until TERM or Ctrl-C. Sandboxes outlive it.

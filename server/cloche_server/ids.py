@@ -30,6 +30,10 @@ def new_snapshot_id() -> str:
     return f"snap-{_letters(12)}"
 
 
+def new_volume_id() -> str:
+    return f"vol-{_letters(12)}"
+
+
 def new_request_id() -> str:
     return f"req-{secrets.token_hex(8)}"
 

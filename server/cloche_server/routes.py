@@ -52,6 +52,8 @@ from cloche_server.preview_routes import PREVIEW_ROUTES
 from cloche_server.process_routes import PROCESS_ROUTES
 from cloche_server.routing import FromCursor, HistoryLimit, ListKeys, ListSandboxes, Route, Streams, Wait, WaitByDefault
 from cloche_server.terminal_routes import TERMINAL_ROUTES
+from cloche_server.usage_routes import USAGE_ROUTES
+from cloche_server.volume_routes import VOLUME_ROUTES
 
 _S: Final = "/v1/sandboxes/{sandbox_id}"
 _C: Final = _S + "/contexts/{context_id}"
@@ -283,6 +285,7 @@ _RUNS: Final = [
         own_errors=(WaitTimeout,),
         bound_s=75,
         headers=("Accept",),
+        timed="run",
     ),
     Route(
         "GET",
@@ -349,4 +352,6 @@ ROUTES: Final[tuple[Route, ...]] = (
     *TERMINAL_ROUTES,
     *PREVIEW_ROUTES,
     *FILE_ROUTES,
+    *VOLUME_ROUTES,
+    *USAGE_ROUTES,
 )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cloche_server.links import LinkSigner, Logins
+from cloche_server.metrics import Metrics
 from cloche_server.open_calls import OpenCalls
 from cloche_server.preview import PreviewService
 from cloche_server.sandboxes import DriverSet, IdempotentCreate, Images, SandboxService
 from cloche_server.settings import Settings
 from cloche_server.shares import ShareService
 from cloche_server.state import KeyStore
+from cloche_server.usage import UsageService
+from cloche_server.volumes import VolumeService
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +33,6 @@ class Services:
     logins: Logins
     previews: PreviewService
     shares: ShareService
+    metrics: Metrics
+    volumes: VolumeService
+    usage: UsageService

@@ -52,8 +52,11 @@ class Settings(BaseModel):
     driver: DriverName | None = Field(default=None, description="default driver; unset: the strongest that works")
     allowed_hosts: tuple[str, ...] = Field(default=(), description="more names clients may use in the Host header")
     allowed_origins: tuple[str, ...] = Field(default=(), description="more web origins, as https://ui.example.com")
-    max_sandboxes: int = Field(default=100, ge=1, description="of all owners together")
-    max_sandboxes_per_owner: int = Field(default=50, ge=1)
+    max_sandboxes: int = Field(
+        default=500, ge=1, description="of all owners together, suspended and stopped ones included"
+    )
+    max_sandboxes_per_owner: int = Field(default=250, ge=1, description="the same for each owner")
+    max_running: int = Field(default=100, ge=1, description="with processes: running, paused, or on the way there")
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, description="of one request")
     max_answer_bytes: int = Field(
         default=128 * 1024 * 1024, ge=1024, description="of one JSON answer or WebSocket message of a guest"
@@ -72,6 +75,10 @@ class Settings(BaseModel):
     preview_port: int | None = Field(
         default=None, ge=1, le=65_535, description="of preview URLs; unset: 443 for https, else the port listened on"
     )
+    metrics_open: bool = Field(
+        default=False, description="/metrics for everybody who reaches the server, without a key"
+    )
+    max_volumes_per_owner: int = Field(default=100, ge=1)
     log_format: Literal["auto", "json", "text"] = Field(default="auto", description="auto: text on a terminal")
 
     @field_validator("allowed_hosts", "allowed_origins", mode="before")
@@ -92,6 +99,18 @@ class Settings(BaseModel):
     @property
     def link_key_path(self) -> Path:
         return self.data_dir / "link.key"
+
+    @property
+    def suspended_dir(self) -> Path:
+        return self.data_dir / "suspended"
+
+    @property
+    def volumes_dir(self) -> Path:
+        return self.data_dir / "volumes"
+
+    @property
+    def volume_mounts_dir(self) -> Path:
+        return self.run_dir / "volumes"
 
     @property
     def uplinks_dir(self) -> Path:

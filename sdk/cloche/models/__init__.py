@@ -1,6 +1,6 @@
 """Models: the JSON of the API as types, shared by client, server and guest. Every model rejects unknown fields."""
 
-from cloche.models._base import ContextId, Env, KeyId, Model, Name, Page, RunId, SandboxId, Timestamp, WatchId
+from cloche.models._base import ContextId, Env, KeyId, Labels, Model, Name, Page, RunId, SandboxId, Timestamp, WatchId
 from cloche.models.contexts import (
     CompleteReply,
     CompleteRequest,
@@ -94,7 +94,6 @@ from cloche.models.runs import (
 from cloche.models.sandboxes import (
     DriverName,
     Failure,
-    Labels,
     Resources,
     Sandbox,
     SandboxCreate,

@@ -26,6 +26,12 @@ EnvValue = Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x0
 """131,072 bytes is Linux' own limit for one string of the environment (MAX_ARG_STRLEN)."""
 
 Env = Annotated[dict[EnvName, EnvValue], Field(max_length=1024)]
+
+LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,62}$")]
+LabelValue = Annotated[str, StringConstraints(max_length=256)]
+Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64)]
+"""Labels select (`labels=` in lists); metadata is only carried."""
+
 Timestamp = AwareDatetime
 """ISO 8601 with an offset; the server always sends UTC."""
 

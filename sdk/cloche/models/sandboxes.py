@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import Field, JsonValue
 
-from cloche.models._base import Env, Model, Name, SandboxId, Timestamp
+from cloche.models._base import Env, Labels, Model, Name, SandboxId, Timestamp
 from cloche.models.lifecycle import LifecyclePolicy, Lifetime, Origin, SandboxState
 from cloche.models.volumes import VolumeAttachment
 
 DriverName = Literal["gvisor", "runc"]
-
-LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,62}$")]
-LabelValue = Annotated[str, StringConstraints(max_length=256)]
-Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64)]
-"""Labels select (`labels=` in lists); metadata is only carried."""
 
 
 class Resources(Model):

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from cloche.models._base import Model, Name, SandboxId, Timestamp
-from cloche.models.sandboxes import Labels, Resources, Sandbox
+from cloche.models._base import Labels, Model, Name, SandboxId, Timestamp
+from cloche.models.sandboxes import Resources, Sandbox
 from cloche.models.volumes import VolumeAttachment
 
 SnapshotId = Annotated[str, StringConstraints(pattern=r"^snap-[a-z0-9]{12}$")]

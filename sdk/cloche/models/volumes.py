@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from cloche.models._base import Model, Name, SandboxId, Timestamp
+from cloche.models._base import Labels, Model, Name, SandboxId, Timestamp
 
 VolumeId = Annotated[str, StringConstraints(pattern=r"^vol-[a-z0-9]{12}$")]
 
@@ -16,7 +16,7 @@ class VolumeCreate(Model):
 
     name: Name = Field(description="unique among the owner's volumes")
     size_mb: int = Field(default=1024, ge=16, le=1_048_576, description="MiB it may hold, enforced by its file system")
-    labels: dict[str, str] = Field(default={}, max_length=64)
+    labels: Labels = {}
 
 
 class VolumeAttachment(Model):
@@ -35,6 +35,6 @@ class Volume(Model):
     owner: str
     size_mb: int
     used_bytes: int
-    labels: dict[str, str]
+    labels: Labels
     attached_to: list[SandboxId]
     created_at: Timestamp

@@ -23,10 +23,10 @@ async def create(services: Services, call: Call) -> Reply:
 async def list_some(services: Services, call: Call) -> Reply:
     query = cast("ListSandboxes", call.query)
     wanted = SandboxFilter(
-        owner=_visible_owner(call.principal, query.owner),
+        owner=visible_owner(call.principal, query.owner),
         state=query.state,
         name=query.name,
-        labels=dict(_split(label) for label in query.label),
+        labels=dict(split_label(label) for label in query.label),
     )
     items, next_page = services.sandboxes.list(wanted, query.limit, query.page)
     return Reply(Page[Sandbox](items=items, next_page=next_page))
@@ -49,8 +49,8 @@ async def delete(services: Services, call: Call) -> Reply:
     return Reply((await services.sandboxes.delete(call.principal, call.path["sandbox_id"])).to_model())
 
 
-def _visible_owner(principal: Principal, asked: str | None) -> str | None:
-    """None: all owners."""
+def visible_owner(principal: Principal, asked: str | None) -> str | None:
+    """Whose objects a list shows; None: those of all owners."""
     if principal.sees_all:
         return asked
     if asked is not None and asked != principal.owner:
@@ -58,6 +58,7 @@ def _visible_owner(principal: Principal, asked: str | None) -> str | None:
     return principal.owner
 
 
-def _split(label: str) -> tuple[str, str]:
+def split_label(label: str) -> tuple[str, str]:
+    """Of a filter, ``key=value``."""
     key, _, value = label.partition("=")
     return key, value

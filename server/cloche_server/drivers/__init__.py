@@ -16,7 +16,6 @@ from cloche_server.drivers._base import (
     VolumeMount,
     check_sandbox_id,
     check_target,
-    check_target,
 )
 from cloche_server.drivers._oci_driver import OciDriver
 from cloche_server.drivers._select import doctor, open_drivers, pick_driver, report, try_drivers
@@ -37,7 +36,6 @@ __all__ = [
     "Usage",
     "VolumeMount",
     "check_sandbox_id",
-    "check_target",
     "check_target",
     "doctor",
     "open_drivers",

@@ -176,15 +176,18 @@ class BaseHandler(RequestHandler):
         self.log_access(self.get_status())
 
     def log_access(self, status: int) -> None:
+        took_s = time.monotonic() - self._began
+        route = None if self.route is None else self.route.path
+        self.services.metrics.count_request(self.request.method or "", route, status, self.error_code)
         _ACCESS.info(
             "request",
             extra={
                 "request_id": self.request_id,
                 "method": self.request.method,
-                "route": self.route.path if self.route else None,
+                "route": route,
                 "status": status,
                 "code": self.error_code,
-                "ms": round((time.monotonic() - self._began) * 1000, 2),
+                "ms": round(took_s * 1000, 2),
                 "key_id": self.principal.key_id if self.principal else None,
                 "sandbox_id": self.matched.path.get("sandbox_id") if self.matched else None,
             },

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from http import HTTPStatus
 from math import inf
 from typing import Any, Final
@@ -294,8 +295,14 @@ class ApiHandler(BaseHandler):
                 await self._relay_raw(answer, route.raw_type)
             else:
                 await self._relay_json(answer)
+                self._observe(route, answer.status)
         finally:
             answer.close()
+
+    def _observe(self, route: Route, status: int) -> None:
+        """202 is a run that is not finished: how long it takes is not known yet."""
+        if route.timed is not None and status == HTTPStatus.OK:
+            self.services.metrics.observe(route.timed, time.monotonic() - self._began)
 
     async def _relay_json(self, answer: GuestAnswer) -> None:
         self.set_status(answer.status)

@@ -51,6 +51,36 @@ class ListSandboxes(Query):
     owner: Name | None = Field(default=None, description="admins only; without it an admin sees all owners")
 
 
+class ListSandboxSnapshots(Query):
+    limit: int = Field(default=50, ge=1, le=200)
+    page: PageText | None = Field(default=None, description="`next_page` of the page before")
+    name: Name | None = None
+    label: list[LabelFilter] = Field(default=[], max_length=64, description="`key=value`; several: all must match")
+
+
+class ListSnapshots(ListSandboxSnapshots):
+    sandbox: SandboxId | None = Field(default=None, description="of which sandbox, also of a deleted one")
+    owner: Name | None = Field(default=None, description="admins only; without it an admin sees all owners")
+
+
+class NewName(Query):
+    name: Name | None = Field(default=None, description="of what is made")
+
+
+class ListVolumes(Query):
+    limit: int = Field(default=50, ge=1, le=200)
+    page: PageText | None = Field(default=None, description="`next_page` of the page before")
+    label: list[LabelFilter] = Field(default=[], max_length=64, description="`key=value`; several: all must match")
+    owner: Name | None = Field(default=None, description="admins only; without it an admin sees all owners")
+
+
+class ListUsage(Query):
+    limit: int = Field(default=50, ge=1, le=200)
+    page: PageText | None = Field(default=None, description="`next_page` of the page before")
+    state: SandboxState | None = Field(default=None, description="without it, the deleted ones are left out")
+    owner: Name | None = Field(default=None, description="admins only; without it an admin sees all owners")
+
+
 class Wait(Query):
     wait_s: float = Field(default=0, ge=0, le=MAX_WAIT_S, description="seconds to wait for the end of the run")
 
@@ -116,6 +146,8 @@ PATH_TYPES: Final[dict[str, TypeAdapter[str]]] = {
     "terminal_id": TypeAdapter(TerminalId),
     "share_id": TypeAdapter(ShareId),
     "watch_id": TypeAdapter(WatchId),
+    "snapshot": TypeAdapter(Name),
+    "volume": TypeAdapter(Name),
     "asset": TypeAdapter(AssetName),
     "port": TypeAdapter(PortText),
     "name": TypeAdapter(Name),

@@ -30,6 +30,7 @@ from cloche.errors import (
 )
 from cloche.models import Model, Role
 from cloche_server.auth import Principal
+from cloche_server.metrics import Operation
 from cloche_server.routing._params import NoQuery, Query
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class Route:
     """Bodies of any size, both ways, passed on as they come."""
     shareable: bool = False
     """The link to a terminal opens it, too."""
+    timed: Operation | None = None
+    """Under which name the time until a whole answer (200) is observed; for calls that the guest answers."""
 
     @property
     def to_guest(self) -> bool:

@@ -9,8 +9,10 @@ from cloche_server.state._sandboxes import PageToken, SandboxFilter, SandboxRow,
 from cloche_server.state._shares import ShareRow, ShareStore
 from cloche_server.state._snapshots import SavedFile, SnapshotFilter, SnapshotRow, SnapshotState, SnapshotStore
 from cloche_server.state._templates import TemplateRow, TemplateStore
+from cloche_server.state._volumes import Attachment, VolumeFilter, VolumeRow, VolumeStore
 
 __all__ = [
+    "Attachment",
     "Database",
     "IdempotencyClaim",
     "IdempotencyRow",
@@ -33,4 +35,7 @@ __all__ = [
     "SnapshotStore",
     "TemplateRow",
     "TemplateStore",
+    "VolumeFilter",
+    "VolumeRow",
+    "VolumeStore",
 ]

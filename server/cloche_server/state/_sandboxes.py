@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from pydantic import JsonValue
-from sqlalchemy import Row, delete, func, insert, select, update
+from sqlalchemy import Row, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from cloche.errors import Conflict, InvalidRequest
@@ -164,6 +164,14 @@ class SandboxStore:
         with self._database.transaction() as connection:
             connection.execute(update(sandboxes).where(sandboxes.c.id == sandbox_id).values(token_hash=token_hash))
 
+    def set_usage(self, sums: Mapping[str, dict[str, float]]) -> None:
+        """By id; beside the service, too, which changes everything else."""
+        if sums:
+            values = [{"row_id": sandbox_id, "sums": usage} for sandbox_id, usage in sums.items()]
+            statement = update(sandboxes).where(sandboxes.c.id == bindparam("row_id")).values(usage=bindparam("sums"))
+            with self._database.transaction() as connection:
+                connection.execute(statement, values)
+
     def update(self, row: SandboxRow, **changes: Any) -> SandboxRow:
         """Writes the changed columns; returns the row as it is now. `Conflict` as for `insert`."""
         changed = replace(row, **changes)
@@ -194,13 +202,30 @@ class SandboxStore:
         return None if row is None else _from_row(row)
 
     def count_alive(self, owner: str | None = None) -> int:
-        """Creating or running, of one owner or of all."""
-        alive = [SandboxState.CREATING.value, SandboxState.RUNNING.value]
-        query = select(func.count()).select_from(sandboxes).where(sandboxes.c.state.in_(alive))
+        """All but the failed and the deleted ones, of one owner or of all."""
+        return self._count(set(SandboxState) - {SandboxState.FAILED, SandboxState.DELETED}, owner)
+
+    def count_running(self) -> int:
+        """Those with processes, or about to have them."""
+        at_rest = {SandboxState.FAILED, SandboxState.DELETED, SandboxState.SUSPENDED, SandboxState.STOPPED}
+        return self._count(set(SandboxState) - at_rest)
+
+    def _count(self, states: Collection[SandboxState], owner: str | None = None) -> int:
+        query = select(func.count()).select_from(sandboxes).where(sandboxes.c.state.in_([s.value for s in states]))
         if owner is not None:
             query = query.where(sandboxes.c.owner == owner)
         with self._database.transaction() as connection:
-            return connection.execute(query).scalar_one()
+            return int(connection.execute(query).scalar_one())
+
+    def count_by_state(self) -> dict[tuple[str, ...], float]:
+        """``(state, driver)`` -> how many; deleted ones do not count."""
+        query = (
+            select(sandboxes.c.state, sandboxes.c.driver, func.count())
+            .where(sandboxes.c.state != SandboxState.DELETED.value)
+            .group_by(sandboxes.c.state, sandboxes.c.driver)
+        )
+        with self._database.transaction() as connection:
+            return {(state, driver): count for state, driver, count in connection.execute(query)}
 
     def with_state(self, *states: SandboxState) -> list[SandboxRow]:
         query = select(sandboxes).where(sandboxes.c.state.in_([state.value for state in states]))

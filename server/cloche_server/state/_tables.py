@@ -147,6 +147,7 @@ volumes: Final = Table(
     Column("owner", String(64), nullable=False),
     Column("name", String(64), nullable=False),
     Column("size_mb", Integer, nullable=False),
+    Column("used_bytes", BigInteger, nullable=False),
     Column("labels", JSON, nullable=False),
     Column("created_us", BigInteger, nullable=False),
 )

@@ -23,7 +23,7 @@ from cloche_server.auth import hash_secret
 from cloche_server.clock import Clock, now_us, to_datetime
 from cloche_server.uplink._hello import HELLO_TIMEOUT_S, MAX_HELLO_BYTES, Expected, check_hello
 from cloche_server.uplink._pool import WirePool
-from cloche_server.uplink._wire import Wire, WireClosed
+from cloche_server.uplink._wire import Traffic, Wire, WireClosed
 
 SOCKET_NAME: Final = "uplink.sock"
 
@@ -42,13 +42,14 @@ _LOG: Final = logging.getLogger("cloche.uplink")
 class Uplink:
     """The listening side of one sandbox. Made and closed by the hub."""
 
-    def __init__(self, directory: Path, expected: Expected, clock: Clock, remember: Remember) -> None:
+    def __init__(self, directory: Path, expected: Expected, clock: Clock, remember: Remember, traffic: Traffic) -> None:
         self.directory = directory
         self.pool = WirePool(expected.sandbox_id)
         self.greeted = asyncio.Event()
         """Set at the first accepted hello."""
         self.guest_epoch: str | None = None
         self._expected = expected
+        self._traffic = traffic
         self._clock = clock
         self._remember = remember
         self._refusals: set[str] = set()
@@ -61,7 +62,7 @@ class Uplink:
         self.directory.chmod(0o755)
         path = self.directory / SOCKET_NAME
         self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: Wire(self._connected), str(path), backlog=256
+            lambda: Wire(self._connected, self._traffic), str(path), backlog=256
         )
         path.chmod(0o666)
 
@@ -158,6 +159,7 @@ class UplinkHub:
         self._remember = remember
         self._clock = clock
         self._uplinks: dict[str, Uplink] = {}
+        self._traffic: dict[str, Traffic] = {}
 
     def prepare(self) -> None:
         """`InvalidRequest` when the sockets' paths would be too long for the kernel."""
@@ -179,13 +181,24 @@ class UplinkHub:
 
     async def listen(self, expected: Expected) -> Uplink:
         """`OSError` when the socket cannot be made."""
-        uplink = Uplink(self.directory(expected.sandbox_id), expected, self._clock, self._remember)
+        sandbox_id = expected.sandbox_id
+        traffic = self._traffic.setdefault(sandbox_id, Traffic())
+        uplink = Uplink(self.directory(sandbox_id), expected, self._clock, self._remember, traffic)
         await uplink.start()
         self._uplinks[expected.sandbox_id] = uplink
         return uplink
 
+    def traffic(self, sandbox_id: str) -> Traffic:
+        """Counted since this server first listened for it, and until `remove`; nothing before and after."""
+        return self._traffic.get(sandbox_id) or Traffic()
+
+    def connections(self) -> int:
+        """Open now, of all sandboxes."""
+        return sum(traffic.connections for traffic in self._traffic.values())
+
     def remove(self, sandbox_id: str) -> None:
         """Closes the uplink, if any, and deletes its directory. Idempotent."""
+        self._traffic.pop(sandbox_id, None)
         uplink = self._uplinks.pop(sandbox_id, None)
         if uplink is not None:
             uplink.close()

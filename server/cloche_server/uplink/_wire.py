@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, cast
 
 HIGH_WATER_BYTES: Final = 256 * 1024
@@ -18,11 +19,21 @@ class WireClosed(ConnectionError):
     """The other side is gone."""
 
 
+@dataclass(slots=True)
+class Traffic:
+    """Bytes from and to one sandbox, and its open connections. All its wires count here."""
+
+    received: int = 0
+    sent: int = 0
+    connections: int = 0
+
+
 class Wire(asyncio.Protocol):
     """Owned by one task at a time. Whoever has it closes it or gives it back to its pool."""
 
-    def __init__(self, connected: Callable[[Wire], None]) -> None:
+    def __init__(self, connected: Callable[[Wire], None], traffic: Traffic) -> None:
         self._connected = connected
+        self._traffic = traffic
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._reader: asyncio.Future[None] | None = None
@@ -30,17 +41,22 @@ class Wire(asyncio.Protocol):
         self._reading_paused = False
         self._writing_paused = False
         self._gone: Callable[[Wire], None] | None = None
+        self._lost: Callable[[Wire], None] | None = None
         self.closed = False
         self.eof = False
+        self.endless = False
+        """It carries a stream: nobody waits for its end."""
 
     # What asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self._traffic.connections += 1
         self._connected(self)
 
     def data_received(self, data: bytes) -> None:
+        self._traffic.received += len(data)
         if self._gone is not None:
             self.close()
             return
@@ -57,10 +73,12 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = self.eof = True
+        self._traffic.connections -= 1
         _wake(self._reader)
         _wake(self._writer)
-        if self._gone is not None:
-            self._gone(self)
+        for told in (self._gone, self._lost):
+            if told is not None:
+                told(self)
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -81,6 +99,10 @@ class Wire(asyncio.Protocol):
 
     def unpark(self) -> None:
         self._gone = None
+
+    def lend(self, lost: Callable[[Wire], None] | None) -> None:
+        """To a call; ``lost`` is called once when the connection ends meanwhile. None: it is back."""
+        self._lost = lost
 
     async def read(self) -> bytes:
         """Whatever has arrived, at least one byte; b"" at the end."""
@@ -113,6 +135,7 @@ class Wire(asyncio.Protocol):
         """Returns when most of it is out of our memory. `WireClosed` when the connection is gone."""
         if self.closed or self._transport is None or self._transport.is_closing():
             raise WireClosed("the guest closed the connection")
+        self._traffic.sent += len(data)
         self._transport.write(data)
         while self._writing_paused and not self.closed:
             self._writer = asyncio.get_running_loop().create_future()

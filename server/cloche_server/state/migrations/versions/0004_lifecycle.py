@@ -68,6 +68,7 @@ def upgrade() -> None:
         sa.Column("owner", sa.String(64), nullable=False),
         sa.Column("name", sa.String(64), nullable=False),
         sa.Column("size_mb", sa.Integer, nullable=False),
+        sa.Column("used_bytes", sa.BigInteger, nullable=False),
         sa.Column("labels", sa.JSON, nullable=False),
         sa.Column("created_us", sa.BigInteger, nullable=False),
     )
