@@ -32,6 +32,12 @@ BOUND_PER_GIB_S: Final = 30.0
 
 FULL: Final = ("no space left on device", "disk quota exceeded")
 
+HOST_CONNECTION: Final = "SCMConnectedEndpoint"
+"""In the stack that the pinned runsc prints when it meets an open socket of the host."""
+
+MAX_WORDS: Final = 600
+"""Of a command's complaint. It begins with what is wrong; runsc goes on with its stack."""
+
 _TIED_TO_US: Final = ("/usr/bin/setpriv", "--pdeathsig", "KILL", "--")
 
 
@@ -96,9 +102,15 @@ async def run_bounded(argv: Sequence[str], what: str, seconds: float) -> None:
 
 
 def _failure(what: str, words: str) -> ClocheError:
-    said = words[-2000:]
+    said = words[:MAX_WORDS]
     if any(phrase in words.lower() for phrase in FULL):
         return StorageFull(f"{what}: the disk is full", hint="free some space", details={"output": said})
+    if HOST_CONNECTION in words:
+        return InternalError(
+            f"{what}: a connection to the host is open; the runtime said: {said}",
+            hint="close the uplinks and try again",
+            details={"output": said, "reason": "open_uplinks"},
+        )
     return InternalError(f"{what}: {said}", details={"output": said})
 
 

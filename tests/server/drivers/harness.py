@@ -59,6 +59,11 @@ class Uplink:
         self._listener.settimeout(timeout_s)
         self._listener.accept()[0].close()
 
+    def accept(self, timeout_s: float = 10) -> tuple[socket.socket, object]:
+        """The next dial, held open."""
+        self._listener.settimeout(timeout_s)
+        return self._listener.accept()
+
     def ask(self, request: Mapping[str, object], timeout_s: float) -> Outcome:
         """One program run inside. `TimeoutError` when the sandbox does not dial or answer; stale dials are skipped."""
         self._listener.settimeout(timeout_s)
