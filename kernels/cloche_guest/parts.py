@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 
 from cloche_guest.children import Children
+from cloche_guest.clock import LifeClock
 from cloche_guest.config import GuestConfig
 from cloche_guest.contexts import ContextService
 from cloche_guest.files.service import FileService
@@ -28,6 +29,7 @@ class Parts:
     """`uplink` is None in a guest that listens."""
 
     identity: SandboxIdentity
+    clock: LifeClock
     children: Children
     events: SandboxEvents
     contexts: ContextService
@@ -58,11 +60,14 @@ class Parts:
         await self.processes.stop()
         await self.terminals.stop()
         await self.contexts.stop()
+        self.clock.stop()
 
 
 def make_parts(config: GuestConfig, identity: SandboxIdentity, children: Children, events: SandboxEvents) -> Parts:
     """Nothing is open yet."""
     account, workspace, environment = config.account, config.workspace, identity.environment
+
+    clock = LifeClock()
 
     def may_be_root() -> bool:
         return identity.sudo
@@ -74,10 +79,17 @@ def make_parts(config: GuestConfig, identity: SandboxIdentity, children: Childre
         account=account,
         workspace=workspace,
         runtime_dir=config.runtime_dir,
+        clock=clock,
         tell=events.append,
     )
     processes = ProcessService(
-        children, environment, account=account, workspace=workspace, may_be_root=may_be_root, tell=events.append
+        children,
+        environment,
+        account=account,
+        workspace=workspace,
+        may_be_root=may_be_root,
+        clock=clock,
+        tell=events.append,
     )
     terminals = TerminalService(
         children,
@@ -88,11 +100,12 @@ def make_parts(config: GuestConfig, identity: SandboxIdentity, children: Childre
         tell=events.append,
     )
     files = FileService(children, environment, account=account, workspace=workspace, may_be_root=may_be_root)
-    watches = WatchService(files)
+    watches = WatchService(files, clock)
     ports = PortService(events.append)
     rebirth = Rebirth(identity, contexts, [events, contexts, processes, terminals, watches], events.append)
     return Parts(
         identity=identity,
+        clock=clock,
         children=children,
         events=events,
         contexts=contexts,

@@ -41,10 +41,10 @@ QUIET_S: Final = 0.02
 """After all uplinks were closed: the server needs this time to begin the checkpoint, and nothing is to be had anyway."""
 
 EAGER_PAUSE_S: Final = 0.02
-EAGER_S: Final = 30.0
+EAGER_TRIES: Final = 1500
 """Then it dials every `EAGER_PAUSE_S`: a copy answers 10 ms after its restore on average. A try costs some 50 us. After
-`EAGER_S` without success the server is away for another reason; also when a checkpoint is as slow as 30 s (its time does
-not count: the sandbox stands still)."""
+30 s without success the server is away for another reason. Tries are counted and not seconds: the clock goes on while
+the sandbox is in a checkpoint."""
 MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
 """The reply carries the sandbox's env; this is far over what a program can be started with."""
 
@@ -111,24 +111,25 @@ class _TakenNotice(httputil.HTTPMessageDelegate):
 
 
 class Pauses:
-    """How long to wait before the next try. Pure: `now` is any clock that only goes forward."""
+    """How long to wait before the next try. Pure."""
 
     def __init__(self) -> None:
         self._pause_s = FIRST_PAUSE_S
-        self._eager_until = float("-inf")
+        self._eager_tries = 0
 
     def succeeded(self) -> None:
         """The server is there."""
         self._pause_s = FIRST_PAUSE_S
-        self._eager_until = float("-inf")
+        self._eager_tries = 0
 
-    def be_eager(self, now: float) -> None:
+    def be_eager(self) -> None:
         """It will be there soon, at a moment that matters."""
-        self._eager_until = now + EAGER_S
+        self._eager_tries = EAGER_TRIES
 
-    def next(self, now: float) -> float:
+    def next(self) -> float:
         """Seconds until the next try, after one that failed."""
-        if now < self._eager_until:
+        if self._eager_tries:
+            self._eager_tries -= 1
             return EAGER_PAUSE_S
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, LONGEST_PAUSE_S)
         return pause_s
@@ -164,7 +165,7 @@ class Uplink:
                 elif await self._dial(server):
                     self._pauses.succeeded()
                 else:
-                    await asyncio.sleep(self._pauses.next(time.monotonic()))
+                    await asyncio.sleep(self._pauses.next())
         finally:
             self._close_streams()
             await server.close_all_connections()
@@ -172,7 +173,7 @@ class Uplink:
     def close_all(self) -> None:
         """Close every connection to the server, whatever is under way on it, and dial none for `QUIET_S`."""
         self._quiet_until = time.monotonic() + QUIET_S
-        self._pauses.be_eager(time.monotonic())
+        self._pauses.be_eager()
         self._close_streams()
         if self._server is not None:
             self._server.changed.set()
@@ -201,7 +202,8 @@ class Uplink:
             stream.close()
             await self._become_another(reply.identity)
             return True
-        self._identity.become(reply.identity)
+        if reply.identity.epoch == self._identity.epoch:  # else a claim came meanwhile, which this would take back
+            self._identity.become(reply.identity)
         server.handle_stream(stream, "uplink")  # counts as idle from here on
         return True
 
@@ -223,9 +225,6 @@ class Uplink:
             raise Refused(f"the reply to hello is not understood: {error.error_count()} problems") from None
         if reply.identity is None:
             raise Refused(reply.refused or "refused without a reason")
-        if not reply.reborn and reply.identity.epoch != self._identity.epoch:
-            # A claim came meanwhile; this answer would take it back.
-            raise Refused(f"the reply is for epoch {reply.identity.epoch}")
         return reply
 
     def _hello(self) -> Hello:

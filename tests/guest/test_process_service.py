@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -31,6 +32,7 @@ async def service(children: Children, tmp_path: Path) -> AsyncIterator[ProcessSe
         account=None,
         workspace=str(tmp_path),
         may_be_root=lambda: False,
+        clock=time.monotonic,
         tell=lambda _type, _data: None,
     )
     yield made

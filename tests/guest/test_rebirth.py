@@ -16,7 +16,7 @@ from uplink_hub import Connection, Hub, call
 
 from cloche.models.guest import Identity
 from cloche_guest.contexts import IdentityChange
-from cloche_guest.uplink import EAGER_PAUSE_S, EAGER_S, FIRST_PAUSE_S, LONGEST_PAUSE_S, Pauses
+from cloche_guest.uplink import EAGER_PAUSE_S, EAGER_TRIES, FIRST_PAUSE_S, LONGEST_PAUSE_S, Pauses
 
 ID, OTHER = "a" * 20, "b" * 20
 SEED = "0a" * 32
@@ -323,12 +323,12 @@ def test_no_seed_where_nothing_was_copied(fields: dict[str, Any]) -> None:
 
 def test_pauses_grow_but_for_a_while_after_a_request_to_close() -> None:
     pauses = Pauses()
-    assert [pauses.next(0), pauses.next(0)] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S]
-    pauses.be_eager(100)
-    assert [pauses.next(100), pauses.next(100 + EAGER_S - 1)] == [EAGER_PAUSE_S] * 2
-    assert max(pauses.next(100 + EAGER_S) for _ in range(10)) == LONGEST_PAUSE_S
+    assert [pauses.next(), pauses.next()] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S]
+    pauses.be_eager()
+    assert {pauses.next() for _ in range(EAGER_TRIES)} == {EAGER_PAUSE_S}
+    assert max(pauses.next() for _ in range(10)) == LONGEST_PAUSE_S
     pauses.succeeded()
-    assert pauses.next(100 + EAGER_S) == FIRST_PAUSE_S
+    assert pauses.next() == FIRST_PAUSE_S
 
 
 def test_a_guest_that_listens_has_no_uplinks_to_close(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ async def service(tmp_path: Path) -> AsyncIterator[ContextService]:
         account=None,
         workspace=str(tmp_path),
         runtime_dir=tmp_path,
+        clock=time.monotonic,
     )
     yield made
     await made.stop()

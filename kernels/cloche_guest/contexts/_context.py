@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from cloche.models import (
     RunStatus,
 )
 from cloche_guest.children import Children
+from cloche_guest.clock import Clock
 from cloche_guest.contexts._channels import Channel
 from cloche_guest.contexts._context_journal import ContextJournal
 from cloche_guest.contexts._displays import Displays
@@ -74,6 +74,7 @@ class Surroundings:
     """Kernels starting at one time: starting is CPU bound, more at once only makes all of them late."""
     tell: Callable[[str, Mapping[str, JsonValue]], None]
     """Gets the events for the sandbox' journal."""
+    clock: Clock
 
 
 class LiveContext:
@@ -253,12 +254,12 @@ class LiveContext:
                 await self._wait(None)
 
     async def _wait(self, until: float | None) -> None:
-        """Until something changed or the monotonic time `until`."""
+        """Until something changed, or the clock may say `until`."""
         if until is None:
             await self._changed.wait()
         else:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout(max(0.0, until - self._around.clock())):
                     await self._changed.wait()
         self._changed.clear()
 
@@ -337,7 +338,9 @@ class LiveContext:
         try:
             await self._supervise(kernel, execution)
         except BaseException:
-            self._end_run(run, RunStatus.FAILED, explain_ours("deleted"), time.monotonic() - execution.watch.started_at)
+            self._end_run(
+                run, RunStatus.FAILED, explain_ours("deleted"), self._around.clock() - execution.watch.started_at
+            )
             raise
         finally:
             self._execution = None
@@ -356,7 +359,7 @@ class LiveContext:
         self._requests[message_id] = run.id
         if len(self._requests) > MAX_REQUESTS_KNOWN:
             self._requests.popitem(last=False)
-        now = time.monotonic()
+        now = self._around.clock()
         return Execution(run, message_id, Watch(now, body.timeout_s, self.body.interrupt_grace_s))
 
     async def _supervise(self, kernel: Kernel, execution: Execution) -> None:
@@ -365,7 +368,7 @@ class LiveContext:
             if self._restart is not None:
                 await self._finish_by_restart(execution)
                 return
-            decision = decide(watch, time.monotonic())
+            decision = decide(watch, self._around.clock())
             if decision.step is Step.FINISH:
                 await self._finish(kernel, execution)
                 return
@@ -375,7 +378,7 @@ class LiveContext:
                 await self._do(kernel, execution, decision)
 
     async def _do(self, kernel: Kernel, execution: Execution, decision: Decision) -> None:
-        now = time.monotonic()
+        now = self._around.clock()
         if decision.step is Step.INTERRUPT:
             kernel.process.interrupt()
             # Wakes an event loop that sleeps: without it a foreign ipykernel notices the signal when the sleep is over.
@@ -388,7 +391,7 @@ class LiveContext:
             await self._end_kernel(None)
 
     async def _finish(self, kernel: Kernel, execution: Execution) -> None:
-        run, duration_s = execution.run, time.monotonic() - execution.watch.started_at
+        run, duration_s = execution.run, self._around.clock() - execution.watch.started_at
         kernel.channels.drain()  # what a kernel said before it died is still there to be read
         if execution.reply is not None:
             self._execution_count = execution.reply.execution_count or self._execution_count
@@ -410,7 +413,7 @@ class LiveContext:
     async def _finish_by_restart(self, execution: Execution) -> None:
         execution.run.kernel_restarted = True
         self._remember(execution.run)
-        duration_s = time.monotonic() - execution.watch.started_at
+        duration_s = self._around.clock() - execution.watch.started_at
         self._end_run(execution.run, RunStatus.FAILED, explain_ours("restarted"), duration_s)
 
     def _remember(self, run: RunRecord) -> None:
@@ -459,7 +462,7 @@ class LiveContext:
     def _take(self, execution: Execution, fact: Fact) -> None:
         if isinstance(fact, Shown):
             self._show(execution.run, fact)
-        elif execution.take(fact, time.monotonic()):
+        elif execution.take(fact, self._around.clock()):
             self._changed.set()
 
     def _show(self, run: RunRecord, shown: Shown) -> None:

@@ -24,6 +24,7 @@ from cloche.models import (
     Variables,
 )
 from cloche_guest.children import Account, Children
+from cloche_guest.clock import Clock
 from cloche_guest.contexts._context import LiveContext, Surroundings
 from cloche_guest.contexts._identity_change import IdentityChange
 from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
@@ -56,6 +57,7 @@ class ContextService:
         account: Account | None,
         workspace: str,
         runtime_dir: Path,
+        clock: Clock,
         tell: Callable[[str, Mapping[str, JsonValue]], None] = lambda _type, _data: None,
     ) -> None:
         self._python = kernel_python
@@ -64,7 +66,7 @@ class ContextService:
         self._runtime_dir = runtime_dir
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         starts = asyncio.Semaphore(max(2, os.cpu_count() or 2))
-        self._around = Surroundings(children, self._zmq, environment, starts, tell)
+        self._around = Surroundings(children, self._zmq, environment, starts, tell, clock)
         self._contexts: OrderedDict[str, LiveContext] = OrderedDict()
         self._deleted: OrderedDict[str, None] = OrderedDict()
         self._adopting: set[asyncio.Task[None]] = set()

@@ -16,6 +16,7 @@ from cloche.errors import ClocheError, CursorBeyondHead, ForeignCursor, Gone, Li
 from cloche.journal import Cursor, Gap, Journal, Record
 from cloche.journal_feed import JournalFeed
 from cloche.models import Changes, Watch, WatchCreate
+from cloche_guest.clock import Clock
 from cloche_guest.events import to_event
 from cloche_guest.files.service import FileService, completed
 from cloche_guest.files.workers import MAX_WATCHES, Json, Operation
@@ -36,10 +37,16 @@ _KINDS: Final = frozenset(
 
 
 class LiveWatch:
-    """One watch. ``expired`` is called when nobody has read it for too long."""
+    """One watch. ``expired`` is called when nobody has read it for too long; time in which the sandbox stood still does not
+    count."""
 
     def __init__(
-        self, body: WatchCreate, operation: Operation, directories: int, expired: Callable[[LiveWatch], None]
+        self,
+        body: WatchCreate,
+        operation: Operation,
+        directories: int,
+        expired: Callable[[LiveWatch], None],
+        clock: Clock,
     ) -> None:
         self.id = "watch-" + "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(12))
         self.body = body
@@ -47,6 +54,8 @@ class LiveWatch:
         self._operation = operation
         self._directories = directories
         self._expired = expired
+        self._clock = clock
+        self._read_at = clock()
         self._created_at = datetime.now(UTC)
         self._readers = 0
         self._expiry: asyncio.TimerHandle | None = None
@@ -111,11 +120,18 @@ class LiveWatch:
         return Changes(status="resync", reason=reason, events=[], more=False, cursor=str(self.feed.journal.head))
 
     def _rest(self) -> None:
+        self._read_at = self._clock()
         if not self._readers and not self.feed.closed:
-            loop = asyncio.get_running_loop()
-            self._expiry = loop.call_later(self.body.idle_timeout_s, self._expire)
+            self._look_again_in(self.body.idle_timeout_s)
+
+    def _look_again_in(self, seconds: float) -> None:
+        self._expiry = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def _expire(self) -> None:
+        left_s = self._read_at + self.body.idle_timeout_s - self._clock()
+        if left_s > 0:
+            self._look_again_in(left_s)
+            return
         self.stop("idle")
         self._expired(self)
 
@@ -151,8 +167,9 @@ def _no_gaps(items: list[Record | Gap]) -> list[Record] | None:
 class WatchService:
     """All watches. Those that ended by themselves stay readable until there are `MAX_WATCHES`."""
 
-    def __init__(self, files: FileService) -> None:
+    def __init__(self, files: FileService, clock: Clock) -> None:
         self._files = files
+        self._clock = clock
         self._watches: OrderedDict[str, LiveWatch] = OrderedDict()
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._starting = 0
@@ -173,7 +190,7 @@ class WatchService:
                     raise
         finally:
             self._starting -= 1
-        watch = LiveWatch(body, operation, int(ready.get("directories", 0)), self._forget)
+        watch = LiveWatch(body, operation, int(ready.get("directories", 0)), self._forget, self._clock)
         self._watches[watch.id] = watch
         return watch
 

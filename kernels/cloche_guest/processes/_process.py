@@ -12,7 +12,6 @@ import contextlib
 import os
 import secrets
 import signal
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from cloche.journal import Journal, split_bytes
 from cloche.journal_feed import JournalFeed
 from cloche.models import ExecCreate, Process, ProcessCreate, ProcessExit, ProcessState, StdinReply, Tty
 from cloche_guest.children import Children, ExitStatus
+from cloche_guest.clock import Clock
 from cloche_guest.contexts._failure import read_oom_kills, signal_name
 from cloche_guest.contexts._router import encode
 from cloche_guest.identity import new_epoch
@@ -61,7 +61,7 @@ class LiveProcess:
     """See the module. ``tell`` gets the events for the sandbox' journal."""
 
     def __init__(
-        self, naming: Naming, body: Body, order: Order, launched: Launched, children: Children, tell: Told
+        self, naming: Naming, body: Body, order: Order, launched: Launched, children: Children, tell: Told, clock: Clock
     ) -> None:
         self.id = naming.id
         self.body = body
@@ -80,6 +80,7 @@ class LiveProcess:
         self._child = launched.child
         self._tree = Tree(launched.child, naming.mark)
         self._tell = tell
+        self._clock = clock
         self._oom_kills = read_oom_kills()
         self._held = False
         self._created_at = datetime.now(UTC)
@@ -87,7 +88,7 @@ class LiveProcess:
         self._finished_at: datetime | None = None
         self._duration_s: float | None = None
         held_s = _supervision.TTY_HELD_S if order.tty else _supervision.HELD_S
-        self._facts = Facts(time.monotonic(), timeout_s=body.timeout_s, held_s=held_s)
+        self._facts = Facts(clock(), timeout_s=body.timeout_s, held_s=held_s)
         self._changed = asyncio.Event()
         self._note("started", {"pid": self._child.pid})
         self._stdin = InputPipe(launched.stdin, end_mark=launched.end_mark) if launched.stdin is not None else None
@@ -145,12 +146,12 @@ class LiveProcess:
         if self.is_over:
             return
         if number == signal.SIGKILL:
-            self._facts = replace(self._facts, kill_at=time.monotonic(), killed=True)
+            self._facts = replace(self._facts, kill_at=self._clock(), killed=True)
             self._tree.kill()
         else:
             self._tree.send(number)
         if kill_after_s is not None:
-            self._facts = replace(self._facts, kill_at=time.monotonic() + kill_after_s)
+            self._facts = replace(self._facts, kill_at=self._clock() + kill_after_s)
         self._changed.set()
 
     def resize(self, tty: Tty) -> None:
@@ -214,14 +215,14 @@ class LiveProcess:
     async def _serve(self) -> None:
         while True:
             self._look()
-            decision = decide(self._facts, time.monotonic())
+            decision = decide(self._facts, self._clock())
             if decision.step in (Step.FINISH, Step.LOSE):
                 self._end(decision)
                 return
             await self._act(decision)
 
     async def _act(self, decision: Decision) -> None:
-        now = time.monotonic()
+        now = self._clock()
         match decision.step:
             case Step.TERMINATE:
                 self._facts = replace(self._facts, terminated=True, kill_at=now + self.body.grace_s)
@@ -246,7 +247,7 @@ class LiveProcess:
         if facts.exited_at is None:
             facts = replace(facts, root_gone=self._is_lost())
         elif facts.group_empty_at is None and self._tree.group_is_empty():
-            facts = replace(facts, group_empty_at=time.monotonic())
+            facts = replace(facts, group_empty_at=self._clock())
         self._facts = facts
 
     def _is_lost(self) -> bool:
@@ -259,7 +260,7 @@ class LiveProcess:
         """What the root wrote before it exited comes before its exit."""
         for output in self._outputs:
             output.drain()
-        now = time.monotonic()
+        now = self._clock()
         killed_by_us = self._facts.killed
         no_memory = status.signal == signal.SIGKILL and not killed_by_us and read_oom_kills() > self._oom_kills
         self.exit = ProcessExit(

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from cloche.errors import Conflict, Gone, LimitReached, NotFound
 from cloche.models import ExecCreate, ExecResult, Process, ProcessCreate
 from cloche_guest.children import Account, Children
+from cloche_guest.clock import Clock
 from cloche_guest.contexts._leftovers import MARK
 from cloche_guest.contexts._runs import new_id
 from cloche_guest.identity import new_epoch
@@ -48,6 +49,7 @@ class ProcessService:
         account: Account | None,
         workspace: str,
         may_be_root: Callable[[], bool],
+        clock: Clock,
         tell: Told,
     ) -> None:
         self._children = children
@@ -55,6 +57,7 @@ class ProcessService:
         self._account = account
         self._workspace = workspace
         self._may_be_root = may_be_root
+        self._clock = clock
         self._tell = tell
         self._processes: OrderedDict[str, LiveProcess] = OrderedDict()
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -99,7 +102,9 @@ class ProcessService:
         process_id = body.id or new_id("proc-")
         naming = Naming(process_id, getattr(body, "name", None), service, mark_of(process_id))
         order = self._order(body, naming)
-        process = LiveProcess(naming, body, order, launch(self._children, order), self._children, self._tell)
+        process = LiveProcess(
+            naming, body, order, launch(self._children, order), self._children, self._tell, self._clock
+        )
         self._processes[process.id] = process
         self._drop_oldest()
         return process
