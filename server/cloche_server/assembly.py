@@ -62,9 +62,9 @@ async def running_server(settings: Settings, drivers: Sequence[Driver], images: 
         made_first_key = ensure_first_key(keys, settings.admin_key_path)
         driver_set = DriverSet(drivers, settings.driver)
         await driver_set.self_test()
-        sandboxes, creates = _make_sandboxes(settings, database, driver_set, images)
-        recovered = await recover(sandboxes)
         volumes = _make_volumes(settings, database)
+        sandboxes, creates = _make_sandboxes(settings, database, driver_set, images, volumes)
+        recovered = await recover(sandboxes)
         await volumes.prepare()
         usage = UsageService(sandboxes.store, sandboxes.hub, driver_set, settings.suspended_dir)
         usage.start()
@@ -89,7 +89,7 @@ async def running_server(settings: Settings, drivers: Sequence[Driver], images: 
 
 
 def _make_sandboxes(
-    settings: Settings, database: Database, drivers: DriverSet, images: Images
+    settings: Settings, database: Database, drivers: DriverSet, images: Images, volumes: VolumeService
 ) -> tuple[SandboxService, IdempotentCreate]:
     store = SandboxStore(database)
     hub = UplinkHub(settings.uplinks_dir, store.set_token_hash)
@@ -97,10 +97,20 @@ def _make_sandboxes(
     limits = Limits(
         max_sandboxes=settings.max_sandboxes,
         max_sandboxes_per_owner=settings.max_sandboxes_per_owner,
+        max_running=settings.max_running,
         start_timeout_s=settings.start_timeout_s,
     )
     records = IdempotencyStore(database)
-    service = SandboxService(store=store, idempotency=records, hub=hub, drivers=drivers, images=images, limits=limits)
+    service = SandboxService(
+        store=store,
+        idempotency=records,
+        hub=hub,
+        drivers=drivers,
+        images=images,
+        limits=limits,
+        saved_dir=settings.suspended_dir,
+        volumes=volumes,
+    )
     return service, IdempotentCreate(service, records)
 
 

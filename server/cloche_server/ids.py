@@ -46,3 +46,18 @@ def new_epoch() -> str:
 def new_uplink_token() -> str:
     """256 bits; only the guest and, as a hash, the database have it."""
     return secrets.token_urlsafe(32)
+
+
+def next_life(epoch: str) -> str:
+    """The epoch of a new life with the memory of the one before: `same_memory` holds between both."""
+    return f"{memory_line(epoch)}.{_letters(6)}"
+
+
+def same_memory(one: str, other: str) -> bool:
+    """Whether what lived in the memory of one life (contexts, processes, terminals) lives on in the other."""
+    return memory_line(one) == memory_line(other)
+
+
+def memory_line(epoch: str) -> str:
+    """What all lives share between which memory went on."""
+    return epoch.partition(".")[0]

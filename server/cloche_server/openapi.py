@@ -26,6 +26,10 @@ _HEADER_PARAMETERS: Final[Mapping[str, dict[str, Any]]] = {
         "schema": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[ -~]*$"},
         "description": "the same key and body give the same sandbox; kept for a day",
     },
+    "Cloche-Epoch": {
+        "schema": {"type": "string", "maxLength": 64},
+        "description": "`epoch` of the sandbox as the caller knows it; `stale` when what was in its memory then is gone",
+    },
     "If-Match": {
         "schema": {"type": "string", "maxLength": 4096},
         "description": "write only if the file has one of these entity tags; `*`: if it is there",
@@ -162,7 +166,7 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 def _header_parameters(route: Route) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "header", "required": False, **_HEADER_PARAMETERS[name]}
-        for name in route.headers
+        for name in (*route.headers, *(("Cloche-Epoch",) if route.to_guest else ()))
         if name in _HEADER_PARAMETERS
     ]
 

@@ -19,6 +19,7 @@ from cloche.errors import (
     NotFound,
     SandboxStartFailed,
     Stale,
+    UnsupportedCapability,
     WaitTimeout,
 )
 from cloche.models import (
@@ -48,6 +49,7 @@ from cloche.models import (
 )
 from cloche_server.api import about, keys, sandboxes
 from cloche_server.file_routes import FILE_ROUTES
+from cloche_server.lifecycle_routes import LIFECYCLE_ROUTES
 from cloche_server.preview_routes import PREVIEW_ROUTES
 from cloche_server.process_routes import PROCESS_ROUTES
 from cloche_server.routing import FromCursor, HistoryLimit, ListKeys, ListSandboxes, Route, Streams, Wait, WaitByDefault
@@ -124,7 +126,15 @@ _SANDBOXES: Final = [
         sandboxes.create,
         body=SandboxCreate,
         role=Role.MEMBER,
-        own_errors=(NotFound, Conflict, Gone, LimitReached, DriverUnavailable, SandboxStartFailed),
+        own_errors=(
+            NotFound,
+            Conflict,
+            Gone,
+            LimitReached,
+            DriverUnavailable,
+            SandboxStartFailed,
+            UnsupportedCapability,
+        ),
         headers=("Idempotency-Key",),
     ),
     Route(
@@ -152,13 +162,13 @@ _SANDBOXES: Final = [
         "PATCH",
         _S,
         "update_sandbox",
-        "Change name, labels or metadata",
+        "Change name, labels, metadata or lifecycle",
         "sandboxes",
         {200: Sandbox},
         sandboxes.update,
         body=SandboxUpdate,
         role=Role.MEMBER,
-        own_errors=(Conflict,),
+        own_errors=(Conflict, UnsupportedCapability),
     ),
     Route(
         "DELETE",
@@ -346,6 +356,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *_ABOUT,
     *_KEYS,
     *_SANDBOXES,
+    *LIFECYCLE_ROUTES,
     *_CONTEXTS,
     *_RUNS,
     *PROCESS_ROUTES,

@@ -164,7 +164,7 @@ class FakeImages:
     """One image, ``python``."""
 
     def resolve(self, reference: str) -> FakeImage:
-        if reference != "python":
+        if reference not in ("python", FakeImage.digest):
             raise NotFound(
                 f"no image {reference!r}",
                 hint=f"cloche image build {reference}",

@@ -54,6 +54,7 @@ class FakeGuest:
         self.raw = raw or echo
         self._idle = idle
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self.replies: list[HelloReply] = []
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.disconnects = 0
@@ -80,14 +81,16 @@ class FakeGuest:
             except OSError:
                 await asyncio.sleep(0.02)
                 continue
+            self._writers.add(writer)
             try:
                 if await self._serve(reader, writer):
                     return
             except (ConnectionError, asyncio.IncompleteReadError):
                 pass
             finally:
+                self._writers.discard(writer)
                 writer.close()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.02)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """True when it had a request: by then another connection was dialled in its place."""
@@ -129,8 +132,14 @@ class FakeGuest:
                 answering.cancel()
                 await asyncio.gather(answering, return_exceptions=True)
             await writer.drain()
+            if target == "/v1/uplinks/close":
+                for open_one in list(self._writers):
+                    open_one.close()
 
     def _become(self, identity: Identity) -> None:
+        """Once, though every connection that was dialled before is told."""
+        if self.hello["epoch"] == identity.epoch:
+            return
         self.hello = {
             **self.hello,
             "sandbox_id": identity.sandbox_id,

@@ -276,7 +276,7 @@ async def socket_guest(cloche: Harness, script: Callable[[Socket], Awaitable[Non
     fake = cloche.driver.guests[sandbox_id]
     await fake.close()
     async with asyncio.timeout(2):
-        while len(cloche.server.services.sandboxes._live[sandbox_id].uplink.pool):
+        while len(cloche.server.services.sandboxes.registry.live[sandbox_id].uplink.pool):
             await asyncio.sleep(0.005)
 
     class Handler(Socket):

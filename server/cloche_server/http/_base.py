@@ -22,6 +22,7 @@ from cloche_server.http._errors import public_error
 from cloche_server.ids import new_request_id
 from cloche_server.origin import host_allowed, origin_allowed
 from cloche_server.routing import Matched, Route, Streams, invalid
+from cloche_server.sandboxes import Live, check_epoch
 from cloche_server.services import Services
 
 _ACCESS: Final = logging.getLogger("cloche.access")
@@ -82,7 +83,7 @@ class BaseHandler(RequestHandler):
         method = "GET" if self.request.method == "HEAD" else self.request.method
         route = self.matched.methods.get(method or "")
         if route is None or (
-            self.request.method == "HEAD" and route.to_guest and (route.large or route.streams == "always")
+            self.request.method == "HEAD" and (route.large or (route.to_guest and route.streams == "always"))
         ):
             raise MethodNotAllowed(
                 f"{self.request.method} is not possible here", details={"allowed": [*self.allowed_methods()]}
@@ -147,6 +148,14 @@ class BaseHandler(RequestHandler):
             raise NotFound(f"there is no such {kind}", details={"kind": kind, "id": text[:128]})
         return dict(self.matched.path)
 
+    async def live_of(self, principal: Principal, sandbox_id: str, *, looks: bool) -> Live:
+        """The sandbox this request goes into; one that works there wakes it. Raises what `SandboxService.awake` does."""
+        sandboxes, epoch = self.services.sandboxes, epoch_header(self.request.headers.get("Cloche-Epoch"))
+        if not looks:
+            return await sandboxes.awake(principal, sandbox_id, epoch)
+        check_epoch(sandboxes.get(principal, sandbox_id), epoch)
+        return sandboxes.running(principal, sandbox_id)
+
     def _set_nodelay(self) -> None:
         """Small answers and events leave at once; Nagle's algorithm costs 40 ms for each (jupyter.md, finding 1)."""
         stream: IOStream | None = getattr(self.request.connection, "stream", None)
@@ -207,4 +216,11 @@ def last_event_id(header: str | None) -> str | None:
     """`MalformedCursor` for text that could be no cursor and may be no header."""
     if header is not None and not (len(header) <= 256 and header.isascii() and header.isprintable()):
         raise MalformedCursor("Last-Event-ID is not a cursor", hint="send back the id of the last event, unchanged")
+    return header
+
+
+def epoch_header(header: str | None) -> str | None:
+    """`InvalidRequest` for what cannot be the epoch of a sandbox."""
+    if header is not None and not (1 <= len(header) <= 64 and header.isascii() and header.isprintable()):
+        raise invalid([("Cloche-Epoch", "must be the epoch of a sandbox, unchanged")])
     return header

@@ -11,6 +11,7 @@ from math import inf
 from typing import Any, Final
 from urllib.parse import quote
 
+from pydantic import BaseModel
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
 from tornado.web import stream_request_body
@@ -28,7 +29,8 @@ from cloche_server.relay import (
     call_guest,
     check_json,
 )
-from cloche_server.routing import Call, Matched, NoQuery, Query, Reply, Route, Streams, invalid, parse_query
+from cloche_server.routing import BodySink, Call, Matched, NoQuery, Query, Reply, Route, Streams, invalid, parse_query
+from cloche_server.sandboxes import Live
 from cloche_server.services import Services
 
 _LOG: Final = logging.getLogger("cloche.http")
@@ -56,7 +58,7 @@ class ApiHandler(BaseHandler):
         self._refusal: ClocheError | None = None
         self._task: asyncio.Task[Any] | None = None
         self._stopping = False
-        self._upload: GuestUpload | None = None
+        self._upload: GuestUpload | BodySink | None = None
         self._silence: asyncio.TimerHandle | None = None
         self.is_stream = False
 
@@ -111,16 +113,21 @@ class ApiHandler(BaseHandler):
         call = self._call(route)
         if self.services.open_calls.closing:
             raise _shutting_down()
-        live = self.services.sandboxes.running(call.principal, call.path["sandbox_id"])
-        length = self._declared_length() if self.request.headers.get("Transfer-Encoding") is None else None
-        self._upload = await GuestUpload.open(live.uplink.pool, guest_call(route, call, streaming=False), length)
+        self._upload = await self._open_sink(route, call)
         connection = self.request.connection
         assert isinstance(connection, HTTP1Connection)
         connection.set_max_body_size(MAX_UPLOAD_BYTES)
         connection.set_body_timeout(MAX_UPLOAD_S)
         self._await_more()
 
-    async def _pass_on(self, upload: GuestUpload, chunk: bytes) -> None:
+    async def _open_sink(self, route: Route, call: Call) -> GuestUpload | BodySink:
+        if route.sink is not None:
+            return await route.sink(self.services, call)
+        live = await self._live(route, call)
+        length = self._declared_length() if self.request.headers.get("Transfer-Encoding") is None else None
+        return await GuestUpload.open(live.uplink.pool, guest_call(route, call, streaming=False), length)
+
+    async def _pass_on(self, upload: GuestUpload | BodySink, chunk: bytes) -> None:
         self._stop_waiting()
         if not await self._accepted(upload, chunk):
             self._upload = None
@@ -132,8 +139,11 @@ class ApiHandler(BaseHandler):
                 self.request.connection.set_max_body_size(self._received + DRAINED_BYTES)
         self._await_more()
 
-    async def _answer_upload(self, upload: GuestUpload) -> None:
+    async def _answer_upload(self, upload: GuestUpload | BodySink) -> None:
         self._upload = None
+        if not isinstance(upload, GuestUpload):
+            await self._reply(await upload.reply())
+            return
         answer = await upload.answer(self.services.settings.max_answer_bytes)
         try:
             if answer.etag is not None:
@@ -142,11 +152,12 @@ class ApiHandler(BaseHandler):
         finally:
             answer.close()
 
-    async def _accepted(self, upload: GuestUpload, chunk: bytes) -> bool:
-        """False: the guest wants no more; the refusal says why."""
+    async def _accepted(self, upload: GuestUpload | BodySink, chunk: bytes) -> bool:
+        """False: no more of it is wanted; the refusal says why."""
         try:
             if await upload.send(chunk):
                 return True
+            assert isinstance(upload, GuestUpload)
             (await upload.answer(self.services.settings.max_answer_bytes)).close()
             self._refusal = GuestFault("the guest was content with half of the body")
         except ClocheError as error:
@@ -231,7 +242,7 @@ class ApiHandler(BaseHandler):
         if route.streams is Streams.SOCKET:
             raise invalid([("Upgrade", "this path speaks WebSocket only")])
         if route.act is not None:
-            self._reply(await route.act(self.services, call))
+            await self._reply(await route.act(self.services, call))
         else:
             await self._relay_to_living(route, call)
 
@@ -259,12 +270,17 @@ class ApiHandler(BaseHandler):
     def _query(self, route: Route) -> Query:
         return parse_query(self.request.query, route.query)
 
-    def _reply(self, reply: Reply) -> None:
+    async def _reply(self, reply: Reply) -> None:
         self.set_status(reply.status)
         self.set_header("Content-Type", reply.content_type)
         for name, value in reply.headers.items():
             self.set_header(name, value)
-        self.finish(reply.body if isinstance(reply.body, bytes) else reply.body.model_dump_json())
+        if isinstance(reply.body, bytes):
+            self.finish(reply.body)
+        elif isinstance(reply.body, BaseModel):
+            self.finish(reply.body.model_dump_json())
+        else:
+            await self._write_parts(reply.body)
 
     # Relay
 
@@ -279,9 +295,12 @@ class ApiHandler(BaseHandler):
                 self.services.sandboxes.running(call.principal, sandbox_id)
             raise
 
+    async def _live(self, route: Route, call: Call) -> Live:
+        return await self.live_of(call.principal, call.path["sandbox_id"], looks=route.looks)
+
     async def _relay(self, route: Route, call: Call) -> None:
         streaming = route.streams is Streams.ALWAYS or (route.streams is Streams.ON_REQUEST and call.wants_events)
-        live = self.services.sandboxes.running(call.principal, call.path["sandbox_id"])
+        live = await self._live(route, call)
         wanted = guest_call(route, call, streaming)
         limit = inf if route.large else self.services.settings.max_answer_bytes
         answer = await call_guest(live.uplink.pool, wanted, limit)
@@ -335,11 +354,16 @@ class ApiHandler(BaseHandler):
         """As they come; nothing but the end of the connection can say that the rest is missing."""
         if answer.length is not None:
             self.set_header("Content-Length", str(answer.length))
+        await self._write_parts(answer.parts(STREAM_SILENCE_S))
+
+    async def _write_parts(self, parts: AsyncIterator[bytes]) -> None:
         try:
-            async for part in answer.parts(STREAM_SILENCE_S):
+            async for part in parts:
                 self.write(part)
                 await self.flush()
-        except (ClocheError, asyncio.CancelledError) as error:
+        except StreamClosedError:
+            raise
+        except (ClocheError, OSError, asyncio.CancelledError) as error:
             if not self._headers_written:
                 raise
             # No error can follow half a body: the cut connection is what tells the client.

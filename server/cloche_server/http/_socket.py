@@ -51,7 +51,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         assert self.principal is not None
         if self.services.open_calls.closing:
             raise ConnectionFailed("the server is shutting down")
-        live = self.services.sandboxes.running(self.principal, values["sandbox_id"])
+        live = await self.live_of(self.principal, values["sandbox_id"], looks=route.looks)
         path = route.guest_path.format_map(values)
         pool, limit = live.uplink.pool, self.services.settings.max_answer_bytes
         if self._is_terminal:

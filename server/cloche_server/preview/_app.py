@@ -46,6 +46,7 @@ async def open_tunnel(pool: WirePool, port: int) -> Wire:
     except BaseException:
         exchange.close()
         raise
+    exchange.wire.endless = True
     return exchange.wire
 
 

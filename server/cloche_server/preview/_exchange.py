@@ -169,7 +169,7 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
         self._stack.enter_context(previews.visit(self, admission))
         self._start_timers(previews.seconds_left(admission))
         owner = Principal(key_id="", owner=admission.owner, role=Role.MEMBER)
-        live = self._gateway.sandboxes.running(owner, self._host.sandbox_id)
+        live = await self._gateway.sandboxes.awake(owner, self._host.sandbox_id)
         self._address = AppAddress(live.row.id, live.row.epoch, self._host.port)
         self._pool: WirePool = live.uplink.pool
         if self._wants_upgrade:

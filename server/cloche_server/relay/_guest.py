@@ -19,7 +19,7 @@ from pydantic import JsonValue, ValidationError
 
 from cloche.errors import ERRORS, ClocheError, ErrorBody, GuestFault, SandboxUnreachable
 from cloche_server.relay._exchange import Exchange, ExchangeError
-from cloche_server.uplink import WireClosed, WirePool
+from cloche_server.uplink import Wire, WireClosed, WirePool
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 CHECKED_BYTES: Final = 1024 * 1024
@@ -71,6 +71,7 @@ class GuestAnswer:
         self._exchange = exchange
         self._pool = pool
         self._max_bytes = max_bytes
+        exchange.wire.endless = self.is_stream
 
     async def parts(self, silence_s: float) -> AsyncIterator[bytes]:
         """The body. `GuestFault` over the cap, `SandboxUnreachable` after ``silence_s`` or when the guest goes away."""
@@ -121,9 +122,12 @@ def as_our_errors(bound_s: float) -> Iterator[None]:
         raise GuestFault(str(error)) from error
 
 
-async def call_guest(pool: WirePool, call: GuestCall, max_bytes: float) -> GuestAnswer:
-    """The answer, once its head is there and good. Raises the guest's error as ours, or what kept it from answering."""
-    exchange = Exchange(await pool.take())
+async def call_guest(pool: WirePool, call: GuestCall, max_bytes: float, wire: Wire | None = None) -> GuestAnswer:
+    """The answer, once its head is there and good. Raises the guest's error as ours, or what kept it from answering.
+
+    ``wire``: taken out of the pool before; None: any.
+    """
+    exchange = Exchange(wire or await pool.take())
     with as_our_errors(call.bound_s), closing_on_error(exchange):
         async with asyncio.timeout(call.bound_s):
             await exchange.send(call.method, call.path, request_headers(call), call.body)

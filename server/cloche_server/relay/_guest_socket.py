@@ -33,6 +33,7 @@ class GuestSocket:
 
     def __init__(self, wire: Wire, first: bytes, max_bytes: int) -> None:
         self._wire = wire
+        wire.endless = True
         self._protocol = Protocol(CLIENT, state=OPEN, max_size=max_bytes)
         self.close_code = 1006
         self.close_reason = ""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import http
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pydantic import BaseModel
 
 from cloche.errors import (
     BodyTooLarge,
     ClocheError,
+    Conflict,
     ConnectionFailed,
     ContextDead,
     ContextStartFailed,
+    DriverUnavailable,
     Forbidden,
     Gone,
     GuestFault,
@@ -24,7 +26,9 @@ from cloche.errors import (
     LimitReached,
     NotFound,
     SandboxNotRunning,
+    SandboxStartFailed,
     SandboxUnreachable,
+    Stale,
     StorageFull,
     Unauthenticated,
 )
@@ -59,15 +63,31 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """``body`` is a model, or bytes that are ready to be sent."""
+    """``body`` is a model, bytes that are ready to be sent, or an iterator over the parts of a long body."""
 
-    body: BaseModel | bytes
+    body: BaseModel | bytes | AsyncIterator[bytes]
     status: int = http.HTTPStatus.OK
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 Act = Callable[["Services", Call], Awaitable[Reply]]
+
+
+class BodySink(Protocol):
+    """Takes a body of any size part by part. Closed when it does not come to its `reply`."""
+
+    async def send(self, data: bytes, /) -> bool:
+        """True: go on. Raises what it refuses the body with."""
+
+    async def reply(self) -> Reply:
+        """After the last part."""
+
+    def close(self) -> None:
+        """Undo what is half done. Idempotent."""
+
+
+OpenSink = Callable[["Services", Call], Awaitable[BodySink]]
 
 
 class Streams(StrEnum):
@@ -84,7 +104,8 @@ _EVERY_ROUTE: Final = (InvalidRequest, Forbidden, InternalError, StorageFull, Co
 _WITH_KEY: Final = (Unauthenticated,)
 _WITH_BODY: Final = (BodyTooLarge,)
 _ON_SANDBOX: Final = (NotFound, Gone)
-_IN_GUEST: Final = (SandboxNotRunning, SandboxUnreachable, GuestFault, LimitReached)
+_IN_GUEST: Final = (SandboxNotRunning, SandboxUnreachable, GuestFault, LimitReached, Stale)
+_WAKING: Final = (Conflict, SandboxStartFailed, DriverUnavailable)
 _ON_CONTEXT: Final = (ContextDead, ContextStartFailed)
 """Any call may be the first use of the default context, which starts it."""
 
@@ -104,6 +125,8 @@ class Route:
     answers: Mapping[int, type[BaseModel] | str]
     """Status -> model, or the content type of something that is not JSON."""
     act: Act | None = None
+    sink: OpenSink | None = None
+    """In place of ``act``: the body is of any size, and goes to the server itself as it comes."""
     body: type[Model] | None = None
     bytes_body: bool = False
     """The body is bytes, passed on as they are."""
@@ -123,7 +146,15 @@ class Route:
 
     @property
     def to_guest(self) -> bool:
-        return self.act is None
+        return self.act is None and self.sink is None
+
+    @property
+    def looks(self) -> bool:
+        """It only looks into a sandbox: it neither wakes it nor counts as activity. Files are work, and so is attaching to
+        a terminal; other GETs, event streams above all, are what pages and monitors repeat for ever."""
+        if self.method != "GET" or self.streams is Streams.SOCKET:
+            return False
+        return not self.path.startswith("/v1/sandboxes/{sandbox_id}/files")
 
     @property
     def raw_type(self) -> str | None:
@@ -140,6 +171,7 @@ class Route:
             *(_WITH_BODY if self.method in {"POST", "PATCH", "PUT", "DELETE"} else ()),
             *(_ON_SANDBOX if "{sandbox_id}" in self.path else ()),
             *(_IN_GUEST if self.to_guest else ()),
+            *(_WAKING if self.to_guest and not self.looks else ()),
             *(_ON_CONTEXT if "{context_id}" in self.path else ()),
             *self.own_errors,
         ]

@@ -1,18 +1,29 @@
-"""Sandboxes: making them, finding them, ending them, and noticing when they end by themselves."""
+"""Sandboxes: making them, finding them, putting them to rest and waking them, ending them, and noticing when they end by
+themselves."""
 
 from cloche_server.sandboxes._drivers import DriverSet
 from cloche_server.sandboxes._idempotent import IdempotentCreate
+from cloche_server.sandboxes._live import Live
 from cloche_server.sandboxes._recovery import Recovered, recover
-from cloche_server.sandboxes._seams import Images, Limits, ResolvedImage
+from cloche_server.sandboxes._resting import previous_of
+from cloche_server.sandboxes._saved import Saved, SavedIdentity
+from cloche_server.sandboxes._seams import Images, Limits, ResolvedImage, Volumes
 from cloche_server.sandboxes._service import SandboxService
+from cloche_server.sandboxes._waking import check_epoch
 
 __all__ = [
     "DriverSet",
     "IdempotentCreate",
     "Images",
     "Limits",
+    "Live",
     "Recovered",
     "ResolvedImage",
     "SandboxService",
+    "Saved",
+    "SavedIdentity",
+    "Volumes",
+    "check_epoch",
+    "previous_of",
     "recover",
 ]

@@ -1,4 +1,4 @@
-"""What the sandbox service is given: images, and the operator's limits."""
+"""What the sandbox service is given: images, volumes, and the operator's limits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
+
+from cloche.errors import NotFound
+from cloche.models import VolumeAttachment
+from cloche_server.drivers import VolumeMount
 
 
 class ResolvedImage(Protocol):
@@ -35,11 +39,34 @@ class Images(Protocol):
     def list(self) -> Sequence[ResolvedImage]: ...
 
 
+class Volumes(Protocol):
+    """`cloche_server.volumes.VolumeService`, or `NoVolumes`."""
+
+    def resolve(self, owner: str, attachments: Sequence[VolumeAttachment], /) -> list[VolumeAttachment]:
+        """The same with ids in the place of names. `NotFound`."""
+
+    async def mounts(self, attachments: Sequence[VolumeAttachment], /) -> list[VolumeMount]:
+        """For a sandbox that starts, whose row names these volumes already."""
+
+
+class NoVolumes:
+    """Of a server without them."""
+
+    def resolve(self, _owner: str, attachments: Sequence[VolumeAttachment]) -> list[VolumeAttachment]:
+        for attachment in attachments:
+            raise NotFound(f"there is no volume {attachment.volume!r}", details={"kind": "volume"})
+        return []
+
+    async def mounts(self, _attachments: Sequence[VolumeAttachment]) -> list[VolumeMount]:
+        return []
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Of the sandbox service; from the settings of the same names."""
 
-    max_sandboxes: int = 100
-    max_sandboxes_per_owner: int = 50
+    max_sandboxes: int = 500
+    max_sandboxes_per_owner: int = 250
+    max_running: int = 100
     start_timeout_s: float = 60
     destroy_timeout_s: float = 30

@@ -1,17 +1,22 @@
-"""Starting one sandbox: the order of the steps, and undoing them all when one fails."""
+"""Starting one life of a sandbox: the order of the steps, and undoing them all when one fails."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from cloche.errors import ClocheError, SandboxStartFailed
-from cloche_server.drivers import Driver, SandboxSpec
+from cloche.models.guest import RebirthReason
+from cloche_server.drivers import Driver, SandboxSpec, VolumeMount
 from cloche_server.relay import GuestCall, call_guest
 from cloche_server.sandboxes._live import Live
+from cloche_server.sandboxes._saved import SavedIdentity
 from cloche_server.sandboxes._seams import ResolvedImage
 from cloche_server.state import SandboxRow
 from cloche_server.uplink import Expected, Uplink, UplinkHub
@@ -21,35 +26,83 @@ _LOG: Final = logging.getLogger("cloche.sandboxes")
 HEALTH: Final = GuestCall("GET", "/v1/health", statuses={200}, bound_s=10)
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a life begins from, when it is not the image alone. ``identity`` None: files only, and a new guest."""
+
+    directory: Path
+    identity: SavedIdentity | None
+    reason: RebirthReason
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Everything about one life that is to begin. ``token`` is what a new guest proves itself with."""
+
+    row: SandboxRow
+    driver: Driver
+    image: ResolvedImage
+    token: str
+    source: Source | None = None
+    mounts: Sequence[VolumeMount] = ()
+
+    @property
+    def identity(self) -> SavedIdentity | None:
+        return None if self.source is None else self.source.identity
+
+
 def expected_of(row: SandboxRow) -> Expected:
+    """Of a guest that was told already who it is."""
     return Expected(sandbox_id=row.id, epoch=row.epoch, token_hash=row.token_hash, env=row.env, sudo=row.sudo)
 
 
-async def start_sandbox(
-    row: SandboxRow,
-    token: str,
-    driver: Driver,
-    image: ResolvedImage,
-    hub: UplinkHub,
-    *,
-    start_s: float,
-    destroy_s: float,
-) -> Live:
+def expected_first(life: Life) -> Expected:
+    """Of the guest a life begins with. Each gets a seed of its own."""
+    identity, row = life.identity, life.row
+    if identity is None or life.source is None:
+        return expected_of(row)
+    return Expected(
+        sandbox_id=row.id,
+        epoch=row.epoch,
+        token_hash=identity.session_hash,
+        env=row.env,
+        sudo=row.sudo,
+        previous=(identity.sandbox_id, identity.epoch),
+        seed=secrets.token_hex(32),
+        reason=life.source.reason,
+    )
+
+
+async def start_sandbox(life: Life, hub: UplinkHub, *, start_s: float, destroy_s: float) -> Live:
     """Returns when the guest said hello and answered a health question; bounded by ``start_s``.
 
     On any failure, a cancellation included, nothing is left: no process, mount, directory or socket.
     """
+    row, driver = life.row, life.driver
     try:
-        uplink = await hub.listen(expected_of(row))
-        spec = _spec(row, token, image, uplink)
+        uplink = await hub.listen(expected_first(life))
         async with asyncio.timeout(start_s):
-            await driver.start(spec, probe=lambda: probe_guest(uplink))
-        return Live(row=row, driver=driver, uplink=uplink)
+            await driver.start(_spec(life, uplink), probe=_Probe(uplink))
+        return Live(row=row, driver=driver, uplink=uplink, active_us=row.active_us)
     except BaseException as error:
         await asyncio.shield(_undo(row.id, driver, hub, destroy_s))
         if isinstance(error, ClocheError) or not isinstance(error, Exception):
             raise
         raise _start_failed(row, error, start_s) from error
+
+
+class _Probe:
+    """Called once in every try of the driver. What the guest of an earlier try spent is good again for the next one."""
+
+    def __init__(self, uplink: Uplink) -> None:
+        self._uplink = uplink
+        self._calls = 0
+
+    async def __call__(self) -> None:
+        self._calls += 1
+        if self._calls > 1:
+            self._uplink.begin_again()
+        await probe_guest(self._uplink)
 
 
 async def probe_guest(uplink: Uplink) -> None:
@@ -62,16 +115,19 @@ async def probe_guest(uplink: Uplink) -> None:
         answer.close()
 
 
-def _spec(row: SandboxRow, token: str, image: ResolvedImage, uplink: Uplink) -> SandboxSpec:
+def _spec(life: Life, uplink: Uplink) -> SandboxSpec:
+    row = life.row
     return SandboxSpec(
         sandbox_id=row.id,
         epoch=row.epoch,
-        rootfs=image.rootfs,
+        rootfs=life.image.rootfs,
         resources=row.resources,
         uplink_directory=uplink.directory,
-        image_env=image.env,
-        guest_env=guest_environment(row.id, row.epoch, token, row.env),
+        image_env=life.image.env,
+        guest_env=guest_environment(row.id, row.epoch, life.token, row.env),
         sudo=row.sudo,
+        checkpoint=None if life.source is None else life.source.directory,
+        volumes=tuple(life.mounts),
     )
 
 

@@ -48,7 +48,7 @@ class Uplink:
         self.greeted = asyncio.Event()
         """Set at the first accepted hello."""
         self.guest_epoch: str | None = None
-        self._expected = expected
+        self._first_expected = self._expected = expected
         self._traffic = traffic
         self._clock = clock
         self._remember = remember
@@ -57,10 +57,17 @@ class Uplink:
         self._server: asyncio.Server | None = None
         self._greetings: dict[asyncio.Task[None], Wire] = {}
 
+    @property
+    def session_hash(self) -> str:
+        """Of the session its guest has now; of the token before the first hello."""
+        return self._expected.token_hash
+
     async def start(self) -> None:
+        """`OSError` when the socket cannot be made."""
         self.directory.mkdir(mode=0o755, exist_ok=True)
         self.directory.chmod(0o755)
         path = self.directory / SOCKET_NAME
+        self.greeted.clear()
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: Wire(self._connected, self._traffic), str(path), backlog=256
         )
@@ -83,6 +90,25 @@ class Uplink:
                 hint="rebuild the image: cloche image build",
                 details={"output": ""},
             )
+
+    async def listen_again(self) -> None:
+        """Undo `stop_listening`; `greeted` then waits for the next hello."""
+        if self._server is None:
+            await self.start()
+
+    def begin_again(self) -> None:
+        """Another process is started with the token, or from the checkpoint, that the one before has spent."""
+        self._expected = self._first_expected
+        self.greeted.clear()
+        self.pool.cut()
+
+    def expect_next(self, epoch: str, env: dict[str, str]) -> None:
+        """The guest is about to be told another epoch and environment: it may say hello as either until `settle_on`."""
+        self._expected = replace(self._expected, next_epoch=epoch, next_env=env)
+
+    def settle_on(self, epoch: str) -> None:
+        """The epoch that the guest has now; the other one has ended."""
+        self._expected = self._expected.settled(epoch)
 
     def _connected(self, wire: Wire) -> None:
         if len(self._greetings) >= MAX_GREETING:
@@ -140,14 +166,18 @@ class Uplink:
             pass
         wire.close()
 
-    def close(self) -> None:
-        """Stops listening and closes what is idle; calls under way are left to their owners."""
+    def stop_listening(self) -> None:
+        """Guests that dial are refused by the kernel; connections stay."""
         if self._server is not None:
             self._server.close()
             self._server = None
         for task, wire in list(self._greetings.items()):
             task.cancel()
             wire.close()
+
+    def close(self) -> None:
+        """Stops listening and closes what is idle; calls under way are left to their owners."""
+        self.stop_listening()
         self.pool.close()
 
 
@@ -185,7 +215,7 @@ class UplinkHub:
         traffic = self._traffic.setdefault(sandbox_id, Traffic())
         uplink = Uplink(self.directory(sandbox_id), expected, self._clock, self._remember, traffic)
         await uplink.start()
-        self._uplinks[expected.sandbox_id] = uplink
+        self._uplinks[sandbox_id] = uplink
         return uplink
 
     def traffic(self, sandbox_id: str) -> Traffic:

@@ -1,7 +1,10 @@
-"""The idle connections of one sandbox.
+"""The idle connections of one sandbox, and which are out on a call.
 
 Invariants: a connection here is open, has nothing unread, and was never another sandbox's. A connection that dies while
 it is idle leaves at once. Waiters are served in order.
+
+While it is *held* (the sandbox is being saved or is frozen) nobody gets a connection but the server itself; the others
+wait as they do for a busy guest.
 """
 
 from __future__ import annotations
@@ -29,28 +32,53 @@ class WirePool:
         self._sandbox_id = sandbox_id
         self._fresh: list[Wire] = []
         self._used: list[Wire] = []
+        self._out: set[Wire] = set()
         self._waiters: deque[asyncio.Future[Wire]] = deque()
         self._closed = False
+        self._held = False
+        self._changed = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._fresh) + len(self._used)
 
     def put(self, wire: Wire, *, fresh: bool = False) -> None:
         """A new connection (``fresh``), or one whose call is over and that can serve another."""
+        self._take_back(wire)
         if self._closed or wire.closed or wire.eof or wire.unread:
             wire.close()
             return
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(wire)
-                return
+        if not self._held and self._hand_over(wire):
+            return
         if len(self) >= MAX_IDLE and not (fresh and self._drop_used()):
             wire.close()
             return
         idle = self._fresh if fresh else self._used
-        wire.park(idle.remove)
+        wire.park(self._forget)
         idle.append(wire)
+
+    def _forget(self, wire: Wire) -> None:
+        (self._used if wire in self._used else self._fresh).remove(wire)
+        self._changed.set()
+
+    def _hand_over(self, wire: Wire) -> bool:
+        """To whoever has waited longest; False when nobody waits."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                self._lend(wire)
+                waiter.set_result(wire)
+                return True
+        return False
+
+    def _lend(self, wire: Wire) -> None:
+        self._out.add(wire)
+        wire.lend(self._take_back)
+
+    def _take_back(self, wire: Wire) -> None:
+        wire.lend(None)
+        wire.endless = False
+        self._out.discard(wire)
+        self._changed.set()
 
     def _drop_used(self) -> bool:
         """Makes room for a fresh one: False when there are only fresh ones."""
@@ -63,13 +91,74 @@ class WirePool:
 
     async def take(self, bound_s: float = TAKE_BOUND_S) -> Wire:
         """The connection used last: its buffers are warm. `SandboxUnreachable` when none comes in ``bound_s``."""
+        wire = None if self._held else self._pop()
+        return wire or await self._wait(bound_s)
+
+    def _pop(self) -> Wire | None:
         while self._used or self._fresh:
             wire = (self._used or self._fresh).pop()
             wire.unpark()
             if not (wire.closed or wire.eof or wire.unread):
+                self._lend(wire)
                 return wire
             wire.close()
-        return await self._wait(bound_s)
+        return None
+
+    @property
+    def calls(self) -> int:
+        """Calls under way that will end by themselves; streams, terminals and tunnels are none."""
+        return sum(not wire.endless for wire in self._out)
+
+    def hold(self) -> None:
+        """From now on `take` waits."""
+        self._held = True
+
+    def go_on(self) -> None:
+        """Undo `hold`."""
+        self._held = False
+        while self._waiters and (wire := self._pop()) is not None:
+            if not self._hand_over(wire):
+                self.put(wire)
+
+    async def drained(self, bound_s: float) -> None:
+        """Returns when no call is under way any more, at the latest after ``bound_s``."""
+        try:
+            async with asyncio.timeout(bound_s):
+                while self.calls:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def emptied(self) -> None:
+        """Returns when the other side has closed all idle connections."""
+        while len(self):
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def take_held(self, bound_s: float = TAKE_BOUND_S) -> Wire:
+        """For the server itself, while the pool is held. `SandboxUnreachable` when none comes in ``bound_s``."""
+        try:
+            async with asyncio.timeout(bound_s):
+                while (wire := self._pop()) is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise self._unreachable(bound_s) from error
+        return wire
+
+    def cut(self) -> None:
+        """End every connection, idle or out on a call. Waiters go on waiting."""
+        self._drop_idle()
+        for wire in list(self._out):
+            wire.close()
+
+    def _drop_idle(self) -> None:
+        for wire in (*self._used, *self._fresh):
+            wire.unpark()
+            wire.close()
+        self._used.clear()
+        self._fresh.clear()
 
     async def _wait(self, bound_s: float) -> Wire:
         if self._closed:
@@ -94,11 +183,8 @@ class WirePool:
     def close(self) -> None:
         """Everything idle is closed, everybody who waits is told. Idempotent."""
         self._closed = True
-        for wire in (*self._used, *self._fresh):
-            wire.unpark()
-            wire.close()
-        self._used.clear()
-        self._fresh.clear()
+        self._drop_idle()
+        self._changed.set()
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(self._unreachable(0))

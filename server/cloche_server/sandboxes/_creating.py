@@ -1,0 +1,154 @@
+"""New sandboxes: from an image, or from something saved. A create that fails leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from cloche.errors import LimitReached, UnsupportedCapability
+from cloche.models import LifecyclePolicy, PolicyAction, SandboxCreate, SandboxState
+from cloche_server.auth import hash_secret
+from cloche_server.drivers import Driver
+from cloche_server.ids import new_epoch, new_sandbox_id, new_uplink_token
+from cloche_server.lifecycle import Event
+from cloche_server.sandboxes._changes import retrieve
+from cloche_server.sandboxes._registry import Registry, gone
+from cloche_server.sandboxes._seams import ResolvedImage, Volumes
+from cloche_server.sandboxes._start import Life, start_sandbox
+from cloche_server.sandboxes._watching import Watching
+from cloche_server.state import IdempotencyStore, SandboxRow
+
+_LOG: Final = logging.getLogger("cloche.sandboxes")
+
+Claim = Callable[[str], None]
+"""Told the id as soon as the row exists."""
+
+
+class Creating:
+    """Owns the creates under way; a caller that goes away stops none of them."""
+
+    def __init__(self, registry: Registry, watching: Watching, idempotency: IdempotencyStore, volumes: Volumes) -> None:
+        self._registry = registry
+        self._watching = watching
+        self._idempotency = idempotency
+        self._volumes = volumes
+        self._under_way: dict[str, asyncio.Task[SandboxRow]] = {}
+
+    async def create(self, owner: str, wanted: SandboxCreate, claim: Claim | None) -> SandboxRow:
+        """From an image."""
+        self.check_limits(owner)
+        registry = self._registry
+        driver = registry.drivers.choose(wanted.driver)
+        image = registry.images.resolve(wanted.image)
+        check_policy(wanted.lifecycle, driver)
+        token = new_uplink_token()
+        row = self.new_row(owner, wanted, driver, image, token)
+        return await self.insert(row, lambda: self._start(row, driver, image, token), claim)
+
+    async def insert(self, row: SandboxRow, start: Callable[[], Awaitable[None]], claim: Claim | None) -> SandboxRow:
+        """The row of a new sandbox, then ``start``, in a task that a delete cancels. If it fails, the row is gone again."""
+        self._registry.store.insert(row)
+        if claim is not None:
+            claim(row.id)
+        task = asyncio.create_task(self._finish(row, start), name=f"create {row.id}")
+        self._under_way[row.id] = task
+        task.add_done_callback(retrieve)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise gone(row.id) from None
+            raise
+
+    async def _finish(self, row: SandboxRow, start: Callable[[], Awaitable[None]]) -> SandboxRow:
+        try:
+            await start()
+        except BaseException:
+            self._registry.store.remove(row.id)
+            self._idempotency.forget(row.id)
+            raise
+        finally:
+            self._under_way.pop(row.id, None)
+        _LOG.info("sandbox started", extra={"sandbox_id": row.id, "driver": row.driver})
+        return self._registry.known(row.id)
+
+    async def _start(self, row: SandboxRow, driver: Driver, image: ResolvedImage, token: str) -> None:
+        registry, limits = self._registry, self._registry.limits
+        life = Life(row, driver, image, token, mounts=await self._volumes.mounts(row.volumes))
+        live = await start_sandbox(
+            life, registry.hub, start_s=limits.start_timeout_s, destroy_s=limits.destroy_timeout_s
+        )
+        self._watching.hold(live)
+        registry.happen(row.id, Event.STARTED, started_us=registry.clock())
+
+    def new_row(
+        self, owner: str, wanted: SandboxCreate, driver: Driver, image: ResolvedImage, token: str
+    ) -> SandboxRow:
+        """Creating, and not in the store yet."""
+        now = self._registry.clock()
+        return SandboxRow(
+            id=new_sandbox_id(),
+            owner=owner,
+            name=wanted.name,
+            state=SandboxState.CREATING,
+            image=wanted.image,
+            image_digest=image.digest,
+            driver=driver.name,
+            isolation=driver.isolation,
+            capabilities=sorted(driver.capabilities),
+            epoch=new_epoch(),
+            token_hash=hash_secret(token),
+            resources=wanted.resources,
+            sudo=wanted.sudo,
+            env=wanted.env,
+            labels=wanted.labels,
+            metadata=wanted.metadata,
+            created_us=now,
+            active_us=now,
+            born_us=now,
+            lifecycle=wanted.lifecycle,
+            volumes=self._volumes.resolve(owner, wanted.volumes),
+        )
+
+    def check_limits(self, owner: str, more: int = 1) -> None:
+        """`LimitReached` unless ``owner`` may have ``more`` sandboxes. Suspended and stopped ones count, but do not run."""
+        limits, store = self._registry.limits, self._registry.store
+        for limit, count, whose, what in (
+            (limits.max_sandboxes_per_owner, store.count_alive(owner), f"{owner} has", "sandboxes"),
+            (limits.max_sandboxes, store.count_alive(), "this server has", "sandboxes"),
+            (limits.max_running, store.count_running(), "this server has", "running sandboxes"),
+        ):
+            if count + more > limit:
+                raise LimitReached(
+                    f"{whose} {count} {what}, and the limit is {limit}",
+                    hint="delete one first: cloche ls, cloche rm",
+                    details={"limit": limit, "count": count},
+                )
+
+    async def cancel(self, sandbox_id: str) -> None:
+        """The create of this sandbox, if it is under way; returns when all of it is undone."""
+        task = self._under_way.get(sandbox_id)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def close(self, bound_s: float) -> None:
+        """Waits for what is being created."""
+        if self._under_way:
+            await asyncio.wait(list(self._under_way.values()), timeout=bound_s)
+
+
+def check_policy(policy: LifecyclePolicy, driver: Driver) -> None:
+    """`UnsupportedCapability` for one that would suspend what cannot be suspended."""
+    suspends = [
+        policy.idle_timeout_s is not None and policy.idle_action is PolicyAction.SUSPEND,
+        policy.max_lifetime_s is not None and policy.lifetime_action is PolicyAction.SUSPEND,
+    ]
+    if any(suspends) and "memory_snapshot" not in driver.capabilities:
+        raise UnsupportedCapability(
+            f"the driver {driver.name} cannot suspend, and the lifecycle asks for it",
+            hint="use the action stop, which keeps files, or the driver gvisor",
+            details={"driver": driver.name, "capability": "memory_snapshot"},
+        )
