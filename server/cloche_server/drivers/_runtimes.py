@@ -77,6 +77,9 @@ class Runtime(Protocol):
     def overhead_bytes(self, resources: ResourceLimits) -> int:
         """Memory the runtime itself needs; added to the limit when the sandbox runs, so that the guest gets its all."""
 
+    def has_read_limit(self, command_line: bytes) -> bool:
+        """True for a process of the sandbox that can only be there once the runtime has read the memory limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gvisor:
@@ -131,6 +134,9 @@ class Gvisor:
     def overhead_bytes(self, resources: ResourceLimits) -> int:
         return GVISOR_BASE_OVERHEAD_BYTES + GVISOR_OVERHEAD_BYTES_PER_PROCESS * resources.max_processes
 
+    def has_read_limit(self, command_line: bytes) -> bool:
+        return b"\0--total-memory" in command_line
+
 
 def _erofs_root(image: Path, stage: Stage) -> dict[str, str]:
     """The Sentry maps the image file itself: no gofer between it and the root's files, and pages of it are the host's
@@ -180,6 +186,10 @@ class Runc:
     def overhead_bytes(self, resources: ResourceLimits) -> int:
         """runc itself is gone once the sandbox runs."""
         return 0
+
+    def has_read_limit(self, command_line: bytes) -> bool:
+        """It tells nobody."""
+        return True
 
 
 def _detached(command: str, paths: SandboxPaths) -> Sequence[str]:

@@ -47,9 +47,32 @@ async def start_once(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup
     make_directories(layout, paths)
     cgroup.create(runtime.host_limits(spec.resources))
     write_orders(spec, runtime, layout, cgroup)
-    await _launch(paths, cgroup)
-    if overhead := runtime.overhead_bytes(spec.resources):
-        cgroup.raise_memory(spec.resources.memory_mb * MEBIBYTE + overhead)
+    raised = spec.resources.memory_mb * MEBIBYTE + runtime.overhead_bytes(spec.resources)
+    raising = asyncio.create_task(_raise_in_time(runtime, cgroup, raised)) if spec.checkpoint else None
+    try:
+        await _launch(paths, cgroup)
+    finally:
+        if raising is not None:
+            raising.cancel()
+            await asyncio.wait([raising])
+    if runtime.overhead_bytes(spec.resources):
+        cgroup.raise_memory(raised)
+
+
+async def _raise_in_time(runtime: Runtime, cgroup: Cgroup, memory_bytes: int) -> None:
+    """A runtime tells its guest the limit it finds when it starts, so the allowance for itself comes later. But a guest
+    that filled its memory before it was saved needs the allowance while it is restored."""
+    while not any(runtime.has_read_limit(_command_line(pid)) for pid in cgroup.pids()):  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    with suppress(OSError):  # it was destroyed meanwhile
+        cgroup.raise_memory(memory_bytes)
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def make_directories(layout: Layout, paths: SandboxPaths) -> None:

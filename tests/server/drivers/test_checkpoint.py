@@ -146,7 +146,7 @@ def test_more_memory_than_the_limit_without_the_allowance_comes_back(
 ) -> None:
     """What the guest may fill, and the runtime's own need beside it, has to fit while it is restored, too."""
     limits = Limits(memory_mb=256)
-    fill = "import os, time\nif os.fork() == 0:\n x = os.urandom(1 << 20) * 220\n open('/dev/shm/full', 'w')\n"
+    fill = "import os, time\nif os.fork() == 0:\n x = os.urandom(1 << 20) * 245\n open('/dev/shm/full', 'w')\n"
     fill += " os.setsid(); [os.close(fd) for fd in range(3)]\n while True: time.sleep(1)\n"
     fill += "while not os.path.exists('/dev/shm/full'): time.sleep(0.01)"
     with running(drivers["gvisor"], rootfs, scratch / "source", resources=limits) as source:

@@ -1,0 +1,234 @@
+"""A server or a runtime's command that is killed while it saves or restores: the source goes on, nothing is left over."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cloche.errors import InternalError
+from cloche_server.drivers import OciDriver, RunState, open_drivers
+
+from .harness import NOTHING, Sandbox, new_id, running, traces
+
+KILL_POINTS = 15
+"""Per driver and test, spread over the time the work takes."""
+
+SERVERS = """
+import asyncio, os, signal, sys
+from dataclasses import dataclass
+from pathlib import Path
+from cloche_server.drivers import SandboxSpec, open_drivers
+
+@dataclass
+class Limits:
+    cpus: float = 2.0
+    memory_mb: int = 384
+    max_processes: int = 96
+    disk_mb: int = 96
+
+name, root, rootfs, uplink, work = sys.argv[1:]
+driver = open_drivers(Path(root, 'data'), Path(root, 'run'))[name]
+for line in sys.stdin:
+    sandbox_id, directory = line.split()
+    spec = SandboxSpec(sandbox_id, 'e', Path(rootfs), Limits(), Path(uplink), checkpoint=Path(directory))
+    pid = os.fork()
+    if pid == 0:
+        print(os.getpid(), flush=True)
+        save = lambda: driver.checkpoint(sandbox_id, Path(directory), keep_running=work == 'save')
+        asyncio.run(driver.start(spec) if work == 'restore' else save())
+        print('done', flush=True)
+        signal.pause()
+    os.waitpid(pid, 0)
+    print('gone', flush=True)
+"""
+
+
+class Servers:
+    """Server processes, one after the other, that ``save``, ``suspend`` or ``restore``. Forked: an import takes longer."""
+
+    def __init__(self, work: str, driver: OciDriver, roots: Path, rootfs: Path, uplink: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVERS, driver.name, str(roots), str(rootfs), str(uplink), work],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def begin(self, sandbox_id: str, directory: Path) -> int:
+        """The pid of the process that now works."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{sandbox_id} {directory}\n")
+        self._process.stdin.flush()
+        return int(self.read())
+
+    def kill(self, pid: int) -> bool:
+        """True when it had said that it was done."""
+        os.kill(pid, signal.SIGKILL)
+        done = False
+        while (word := self.read()) != "gone":
+            done = done or word == "done"
+        return done
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@pytest.fixture
+def source(driver: OciDriver, rootfs: Path, scratch: Path) -> Iterator[Sandbox]:
+    """With 24 MB in its files and as much in its memory, so that saving takes a while. Nobody listens to it."""
+    with running(driver, rootfs, scratch / "source") as sandbox:
+        sandbox.check("import os; open('/workspace/big', 'wb').write(os.urandom(24 << 20)); os.sync()")
+        sandbox.uplink.close()
+        yield sandbox
+
+
+def listen_and_ask(sandbox: Sandbox) -> str:
+    sandbox.uplink = type(sandbox.uplink)(sandbox.uplink.directory)
+    try:
+        return sandbox.check("import os; print(os.stat('/workspace/big').st_size)")
+    finally:
+        sandbox.uplink.close()
+
+
+def _as_a_new_server(name: str, roots: Path) -> OciDriver:
+    return open_drivers(roots / "data", roots / "run")[name]
+
+
+@pytest.mark.parametrize("work", ["save", "suspend"])
+def test_kill_9_of_a_server_that_saves(
+    driver: OciDriver, roots: Path, rootfs: Path, source: Sandbox, scratch: Path, work: str
+) -> None:
+    """The source runs, and a new server sees it run; or it was suspended, and all of it is in the directory."""
+    servers = Servers(work, driver, roots, rootfs, scratch)
+    points, whole_s = random.Random(driver.name + work), 0.3
+    try:
+        for turn in range(KILL_POINTS):
+            pid = servers.begin(source.id, scratch / f"saved-{turn}")
+            time.sleep(points.uniform(0, whole_s))
+            servers.kill(pid)
+            later = _as_a_new_server(driver.name, roots)
+            status = asyncio.run(later.inspect(source.id))
+            if status.state is not RunState.RUNNING:
+                # Removal had begun: only after everything was written. What is left of it, the new server removes.
+                assert work == "suspend", status
+                assert (scratch / f"saved-{turn}" / "checkpoint.json").exists()
+                asyncio.run(later.destroy(source.id))
+                assert traces(source.id, roots / "run", roots / "data") == NOTHING
+                later.close()
+                return
+            assert listen_and_ask(source) == str(24 << 20)
+            assert source.id in asyncio.run(later.list())
+            later.close()
+            _gone_soon(source.id)
+    finally:
+        servers.close()
+
+
+def _gone_soon(sandbox_id: str) -> None:
+    """No command that saves it is left: it dies with its server."""
+    deadline = time.monotonic() + 5
+    while any(sandbox_id in line for line in _saving_commands()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not [line for line in _saving_commands() if sandbox_id in line]
+
+
+def _saving_commands() -> Iterator[str]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if b"checkpoint" in words or words[0] == b"/bin/cp":
+                yield b" ".join(words).decode(errors="replace")
+
+
+def test_kill_9_of_a_server_that_restores(
+    driver: OciDriver, roots: Path, rootfs: Path, source: Sandbox, scratch: Path
+) -> None:
+    asyncio.run(driver.checkpoint(source.id, scratch / "saved", keep_running=True))
+    before = sorted((file.name, file.stat().st_size) for file in (scratch / "saved").iterdir())
+    servers = Servers("restore", driver, roots, rootfs, scratch)
+    points = random.Random(driver.name)
+    try:
+        for _ in range(KILL_POINTS):
+            sandbox_id = new_id()
+            pid = servers.begin(sandbox_id, scratch / "saved")
+            time.sleep(points.uniform(0, 0.4))
+            servers.kill(pid)
+            later = _as_a_new_server(driver.name, roots)
+            if sandbox_id in asyncio.run(later.list()):
+                asyncio.run(later.destroy(sandbox_id))
+            later.close()
+            _nothing_soon(sandbox_id, roots)
+    finally:
+        servers.close()
+    assert sorted((file.name, file.stat().st_size) for file in (scratch / "saved").iterdir()) == before
+
+
+def _nothing_soon(sandbox_id: str, roots: Path) -> None:
+    deadline = time.monotonic() + 5
+    while (found := traces(sandbox_id, roots)) != NOTHING and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert found == NOTHING
+
+
+def test_kill_9_of_the_command_that_saves(driver: OciDriver, source: Sandbox, scratch: Path) -> None:
+    """Half of the points kill, the others come too late; both outcomes are whole ones."""
+    outcomes = set()
+    for turn in range(KILL_POINTS):
+        directory = scratch / f"saved-{turn}"
+        outcomes.add(asyncio.run(_save_and_kill(driver, source.id, directory, delay_s=0.003 * turn)))
+        assert asyncio.run(driver.inspect(source.id)).state is RunState.RUNNING
+        assert listen_and_ask(source) == str(24 << 20)
+    assert "killed" in outcomes
+
+
+async def _save_and_kill(driver: OciDriver, sandbox_id: str, directory: Path, delay_s: float) -> str:
+    saving = asyncio.create_task(driver.checkpoint(sandbox_id, directory, keep_running=True))
+    killing = asyncio.create_task(_kill_command(str(directory), delay_s))
+    try:
+        done = await saving
+    except InternalError:
+        assert not directory.exists()
+        return "killed"
+    finally:
+        killing.cancel()
+        await asyncio.wait([killing])
+    assert {file.name for file in directory.iterdir()} == set(done.files)
+    return "saved"
+
+
+async def _kill_command(directory: str, delay_s: float) -> None:
+    while True:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                words = path.read_bytes().split(b"\0")
+                if directory.encode() in b" ".join(words) and words[0] != b"/usr/bin/setpriv":
+                    await asyncio.sleep(delay_s)
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+                    return
+        await asyncio.sleep(0)
+
+
+def test_the_same_without_a_kill_saves(
+    driver: OciDriver, roots: Path, rootfs: Path, source: Sandbox, scratch: Path
+) -> None:
+    servers = Servers("save", driver, roots, rootfs, scratch)
+    pid = servers.begin(source.id, scratch / "saved")
+    assert servers.read() == "done"
+    servers.kill(pid)
+    servers.close()
+    assert (scratch / "saved" / "checkpoint.json").exists()
+    assert listen_and_ask(source) == str(24 << 20)

@@ -1,0 +1,164 @@
+"""Pause and resume, with both kinds of freezer; what was frozen by a server that died is not frozen for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloche_server.drivers import OciDriver, RunState, open_drivers
+from cloche_server.drivers._cgroup import detect_layout
+from cloche_server.drivers._cgroup_files import Freezer
+
+from .harness import NOTHING, Sandbox, running, traces
+from .test_checkpoint import BEAT, beat
+
+V1_FREEZER = Path("/sys/fs/cgroup/freezer")
+
+FREEZERS = [
+    pytest.param(None, id="as detected"),
+    pytest.param(
+        Freezer(1, V1_FREEZER),
+        id="version 1",
+        marks=pytest.mark.skipif(not V1_FREEZER.is_dir(), reason="no freezer of version 1 is mounted here"),
+    ),
+]
+
+
+@pytest.fixture(params=FREEZERS)
+def freezing(driver: OciDriver, request: pytest.FixtureRequest) -> OciDriver:
+    """Both drivers, over both kinds of freezer."""
+    if request.param is None:
+        return driver
+    return OciDriver(driver._runtime, driver._layout, replace(detect_layout(), freezer=request.param))
+
+
+@pytest.fixture
+def sandbox(freezing: OciDriver, rootfs: Path, scratch: Path) -> Iterator[Sandbox]:
+    with running(freezing, rootfs, scratch / "source") as started:
+        yield started
+
+
+def cpu_seconds(sandbox: Sandbox) -> float:
+    return asyncio.run(sandbox.driver.usage(sandbox.id)).cpu_seconds
+
+
+def state(sandbox: Sandbox) -> RunState:
+    return asyncio.run(sandbox.driver.inspect(sandbox.id)).state
+
+
+def test_a_paused_sandbox_stands_still_and_goes_on_where_it_was(sandbox: Sandbox) -> None:
+    sandbox.check(BEAT)
+    connection, _ = sandbox.uplink.accept()
+    with connection:
+        asyncio.run(sandbox.driver.pause(sandbox.id))
+        assert state(sandbox) is RunState.PAUSED
+        used = cpu_seconds(sandbox)
+        connection.sendall(json.dumps({"code": "print('late')", "user": False, "timeout_s": 10}).encode() + b"\n")
+        connection.settimeout(0.4)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        assert cpu_seconds(sandbox) - used < 0.02
+        asyncio.run(sandbox.driver.resume(sandbox.id))
+        assert state(sandbox) is RunState.RUNNING
+        connection.settimeout(10)
+        assert b"late" in connection.recv(4096)
+    first, second = beat(sandbox), beat(sandbox)
+    assert first[0] == second[0]
+    assert first[1] < second[1]
+
+
+def test_both_may_be_said_twice(sandbox: Sandbox) -> None:
+    for _ in range(2):
+        asyncio.run(sandbox.driver.pause(sandbox.id))
+        assert state(sandbox) is RunState.PAUSED
+    for _ in range(2):
+        asyncio.run(sandbox.driver.resume(sandbox.id))
+        assert state(sandbox) is RunState.RUNNING
+    assert sandbox.check("print('alive')") == "alive"
+
+
+def test_a_paused_sandbox_is_removed_like_any_other(sandbox: Sandbox, roots: Path) -> None:
+    asyncio.run(sandbox.driver.pause(sandbox.id))
+    begun = time.monotonic()
+    asyncio.run(sandbox.driver.destroy(sandbox.id))
+    assert time.monotonic() - begun < 5
+    assert traces(sandbox.id, roots) == NOTHING
+
+
+def test_a_later_server_finds_it_paused_and_resumes_it(sandbox: Sandbox, roots: Path) -> None:
+    asyncio.run(sandbox.driver.pause(sandbox.id))
+    later = OciDriver(sandbox.driver._runtime, sandbox.driver._layout, sandbox.driver._cgroups)
+    status = asyncio.run(later.inspect(sandbox.id))
+    assert (status.state, status.is_alive) == (RunState.PAUSED, True)
+    asyncio.run(later.resume(sandbox.id))
+    later.close()
+    assert sandbox.check("print('alive')") == "alive"
+
+
+def test_the_end_of_a_paused_sandbox_is_noticed(sandbox: Sandbox) -> None:
+    async def wait_while_paused() -> None:
+        await sandbox.driver.pause(sandbox.id)
+        waiting = asyncio.create_task(sandbox.driver.wait_exit(sandbox.id))
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        assert not done
+        pid = int((sandbox.driver._layout.of(sandbox.id).pid).read_text())
+        os.kill(pid, signal.SIGKILL)
+        sandbox.driver._cgroup(sandbox.id).thaw()  # version 1 keeps even a KILL until then
+        assert (await asyncio.wait_for(waiting, 10)).state is RunState.EXITED
+
+    asyncio.run(wait_while_paused())
+
+
+def test_a_paused_sandbox_can_be_saved_and_stays_paused(sandbox: Sandbox, scratch: Path) -> None:
+    sandbox.uplink.close()
+    asyncio.run(sandbox.driver.pause(sandbox.id))
+    asyncio.run(sandbox.driver.checkpoint(sandbox.id, scratch / "saved", keep_running=True))
+    assert state(sandbox) is RunState.PAUSED
+    asyncio.run(sandbox.driver.checkpoint(sandbox.id, scratch / "again", keep_running=False))
+    assert state(sandbox) is RunState.UNKNOWN
+    sandbox.uplink = type(sandbox.uplink)(sandbox.uplink.directory)
+
+
+HANGS_WHILE_FROZEN = """
+import asyncio, sys
+from pathlib import Path
+from cloche_server.drivers import _saving, open_drivers
+
+async def hang(*_):
+    print('frozen', flush=True)
+    await asyncio.sleep(1000)
+
+_saving.run_bounded = hang
+name, root, sandbox_id, directory = sys.argv[1:]
+driver = open_drivers(Path(root, 'data'), Path(root, 'run'))[name]
+asyncio.run(driver.checkpoint(sandbox_id, Path(directory), keep_running=True))
+"""
+
+
+def test_frozen_by_a_server_that_died_it_goes_on_when_the_next_one_looks(
+    drivers: dict[str, OciDriver], roots: Path, rootfs: Path, scratch: Path
+) -> None:
+    with running(drivers["runc"], rootfs, scratch / "source") as sandbox:
+        words = [sys.executable, "-c", HANGS_WHILE_FROZEN, "runc", str(roots), sandbox.id, str(scratch / "saved")]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "frozen\n"
+            # Who looks while it is saved sees it run, and leaves it alone.
+            assert state(sandbox) is RunState.RUNNING
+            assert drivers["runc"]._cgroup(sandbox.id).is_frozen()
+            server.kill()
+        later = open_drivers(roots / "data", roots / "run")["runc"]
+        assert asyncio.run(later.inspect(sandbox.id)).state is RunState.RUNNING
+        later.close()
+        assert sandbox.check("print('alive')") == "alive"
+        assert not drivers["runc"]._layout.of(sandbox.id).saving.exists()
