@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from cloche.errors import LimitReached, UnsupportedCapability
@@ -35,16 +38,18 @@ class Creating:
         self._idempotency = idempotency
         self._volumes = volumes
         self._under_way: dict[str, asyncio.Task[SandboxRow]] = {}
+        self._coming: Counter[str] = Counter()
 
-    async def create(self, owner: str, wanted: SandboxCreate, claim: Claim | None) -> SandboxRow:
-        """From an image."""
-        self.check_limits(owner)
+    async def create(self, owner: str, wanted: SandboxCreate, claim: Claim | None, pool: str | None) -> SandboxRow:
+        """From an image. One for a pool counts to no limit: pools bound themselves."""
+        if pool is None:
+            self.check_limits(owner)
         registry = self._registry
         driver = registry.drivers.choose(wanted.driver)
         image = registry.images.resolve(wanted.image)
         check_policy(wanted.lifecycle, driver)
         token = new_uplink_token()
-        row = self.new_row(owner, wanted, driver, image, token)
+        row = replace(self.new_row(owner, wanted, driver, image, token), pool=pool)
         return await self.insert(row, lambda: self._start(row, driver, image, token), claim)
 
     async def insert(self, row: SandboxRow, start: Callable[[], Awaitable[None]], claim: Claim | None) -> SandboxRow:
@@ -116,9 +121,14 @@ class Creating:
         """`LimitReached` unless ``owner`` may have ``more`` sandboxes. Suspended and stopped ones count, but do not run."""
         limits, store = self._registry.limits, self._registry.store
         for limit, count, whose, what in (
-            (limits.max_sandboxes_per_owner, store.count_alive(owner), f"{owner} has", "sandboxes"),
-            (limits.max_sandboxes, store.count_alive(), "this server has", "sandboxes"),
-            (limits.max_running, store.count_running(), "this server has", "running sandboxes"),
+            (
+                limits.max_sandboxes_per_owner,
+                store.count_alive(owner) + self._coming[owner],
+                f"{owner} has",
+                "sandboxes",
+            ),
+            (limits.max_sandboxes, store.count_alive() + self._coming.total(), "this server has", "sandboxes"),
+            (limits.max_running, store.count_running() + self._coming.total(), "this server has", "running sandboxes"),
         ):
             if count + more > limit:
                 raise LimitReached(
@@ -126,6 +136,22 @@ class Creating:
                     hint="delete one first: cloche ls, cloche rm",
                     details={"limit": limit, "count": count},
                 )
+
+    @contextmanager
+    def reserve(self, owner: str) -> Iterator[None]:
+        """`check_limits`, and a place that stays taken while the body makes the row: it may wait in between."""
+        self.check_limits(owner)
+        self._coming[owner] += 1
+        try:
+            yield
+        finally:
+            self._coming[owner] -= 1
+
+    def room(self) -> int:
+        """Sandboxes that may run besides those that are somebody's."""
+        limits, store = self._registry.limits, self._registry.store
+        taken = self._coming.total()
+        return min(limits.max_sandboxes - store.count_alive(), limits.max_running - store.count_running()) - taken
 
     async def cancel(self, sandbox_id: str) -> None:
         """The create of this sandbox, if it is under way; returns when all of it is undone."""

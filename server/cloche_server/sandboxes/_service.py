@@ -7,7 +7,7 @@ A client that goes away changes nothing: whatever takes time is a task of this s
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -76,7 +76,7 @@ class SandboxService:
     def get(self, principal: Principal, sandbox_id: str) -> SandboxRow:
         """`NotFound` for unknown and foreign ids alike, `Gone` for deleted ones."""
         row = self.registry.row(sandbox_id)
-        if row is None or not principal.may_see(row.owner):
+        if row is None or row.pool is not None or not principal.may_see(row.owner):
             raise NotFound(f"there is no sandbox {sandbox_id}", details={"kind": "sandbox", "id": sandbox_id})
         if row.state is SandboxState.DELETED:
             raise gone(sandbox_id)
@@ -85,7 +85,7 @@ class SandboxService:
     def find(self, sandbox_id: str) -> SandboxRow | None:
         """For callers that check by themselves who may see it; None when it is deleted, too."""
         row = self.registry.row(sandbox_id)
-        return None if row is None or row.state is SandboxState.DELETED else row
+        return None if row is None or row.pool is not None or row.state is SandboxState.DELETED else row
 
     def find_by_name(self, principal: Principal, name: str) -> SandboxRow:
         """Among the caller's own sandboxes: names belong to owners."""
@@ -101,10 +101,10 @@ class SandboxService:
 
     def running(self, principal: Principal, sandbox_id: str) -> Live:
         """For looking into one: `SandboxNotRunning` says what the sandbox is instead, and why."""
-        live = self.registry.live.get(sandbox_id)
-        if live is not None and live.row.state is SandboxState.RUNNING and principal.may_see(live.row.owner):
+        row, live = self.get(principal, sandbox_id), self.registry.live.get(sandbox_id)
+        if live is not None and row.state is SandboxState.RUNNING:
             return live
-        raise not_running(self.get(principal, sandbox_id))
+        raise not_running(row)
 
     async def settle(self, sandbox_id: str, bound_s: float = 1.0) -> None:
         """Wait until a sandbox that has ended is known to have, at most ``bound_s``: the watch hears of it a moment later
@@ -131,12 +131,15 @@ class SandboxService:
 
     # Making
 
-    async def create(self, owner: str, wanted: SandboxCreate, claim: Claim | None = None) -> SandboxRow:
+    async def create(
+        self, owner: str, wanted: SandboxCreate, claim: Claim | None = None, *, pool: str | None = None
+    ) -> SandboxRow:
         """The running sandbox. A create that fails leaves nothing behind: no row, no name, no process.
 
-        ``claim`` is told the id as soon as the row exists. The caller may go away: the create goes on.
+        ``claim`` is told the id as soon as the row exists. The caller may go away: the create goes on. One that is made
+        for a ``pool`` is hidden from everybody, and counts to no limit, until its row says otherwise.
         """
-        return await self._creating.create(owner, wanted, claim)
+        return await self._creating.create(owner, wanted, claim, pool)
 
     async def create_saved(
         self,
@@ -146,10 +149,12 @@ class SandboxService:
         *,
         reason: RebirthReason,
         claim: Claim | None = None,
+        end_all: bool = False,
     ) -> SandboxRow:
         """As `create`, from what was saved (a snapshot, a fork). ``row`` is new (`new_row` makes one): in the state
-        ``creating``, with an id and an epoch of its own, and not stored yet. Limits are the caller's to check."""
-        source = Source(directory, identity, reason)
+        ``creating``, with an id and an epoch of its own, and not stored yet. Limits are the caller's to check.
+        ``end_all``: of memory that was saved nothing goes on, but for the guest."""
+        source = Source(directory, identity, reason, end_all)
 
         async def start() -> None:
             await self._waking.start_saved(row.id, source)
@@ -166,6 +171,19 @@ class SandboxService:
     def check_limits(self, owner: str, more: int = 1) -> None:
         """`LimitReached` unless ``owner`` may have ``more`` running sandboxes now."""
         self._creating.check_limits(owner, more)
+
+    def reserve(self, owner: str) -> AbstractContextManager[None]:
+        """`check_limits` for one more, and its place is taken while the body runs."""
+        return self._creating.reserve(owner)
+
+    def room(self) -> int:
+        """Sandboxes that may run besides those that are somebody's: what pools may have."""
+        return self._creating.room()
+
+    def forget(self, sandbox_id: str) -> None:
+        """No trace is left of one that is deleted and whose id nobody was told."""
+        self.store.remove(sandbox_id)
+        self._idempotency.forget(sandbox_id)
 
     # Changing
 
@@ -206,7 +224,13 @@ class SandboxService:
         return await self._saving.save(live, directory, keep_running=keep_running, end_all=end_all, reason=reason)
 
     async def start_saved(
-        self, row: SandboxRow, directory: Path, identity: SavedIdentity | None, *, reason: RebirthReason
+        self,
+        row: SandboxRow,
+        directory: Path,
+        identity: SavedIdentity | None,
+        *,
+        reason: RebirthReason,
+        end_all: bool = False,
     ) -> Live:
         """A new life from what `save` wrote; ``identity`` as `Saved` has it (None: files only, and a new guest).
 
@@ -218,7 +242,7 @@ class SandboxService:
         ``restoring`` with ``previous`` (`previous_of`), then end the old life. A server that finds it half done makes it
         ``suspended`` over that directory.
         """
-        return await self._waking.start_saved(row.id, Source(directory, identity, reason))
+        return await self._waking.start_saved(row.id, Source(directory, identity, reason, end_all))
 
     async def pause(self, sandbox_id: str) -> SandboxRow:
         return await self._resting.pause(sandbox_id)

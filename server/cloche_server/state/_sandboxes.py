@@ -202,16 +202,17 @@ class SandboxStore:
         return None if row is None else _from_row(row)
 
     def count_alive(self, owner: str | None = None) -> int:
-        """All but the failed and the deleted ones, of one owner or of all."""
+        """All but the failed, the deleted and the parked ones, of one owner or of all."""
         return self._count(set(SandboxState) - {SandboxState.FAILED, SandboxState.DELETED}, owner)
 
     def count_running(self) -> int:
-        """Those with processes, or about to have them."""
+        """Those with processes, or about to have them; without those that are parked in a pool."""
         at_rest = {SandboxState.FAILED, SandboxState.DELETED, SandboxState.SUSPENDED, SandboxState.STOPPED}
         return self._count(set(SandboxState) - at_rest)
 
     def _count(self, states: Collection[SandboxState], owner: str | None = None) -> int:
         query = select(func.count()).select_from(sandboxes).where(sandboxes.c.state.in_([s.value for s in states]))
+        query = query.where(sandboxes.c.pool.is_(None))
         if owner is not None:
             query = query.where(sandboxes.c.owner == owner)
         with self._database.transaction() as connection:
@@ -233,9 +234,11 @@ class SandboxStore:
             return [_from_row(row) for row in connection.execute(query)]
 
     def list(self, wanted: SandboxFilter, limit: int, after: PageToken | None) -> tuple[list[SandboxRow], str | None]:
-        """Newest first, and the token of the next page. Rows made meanwhile never shift a page."""
+        """Newest first, and the token of the next page. Rows made meanwhile never shift a page. Parked ones are nobody's
+        yet, and left out."""
         column = sandboxes.c
         query = select(sandboxes).order_by(column.created_us.desc(), column.id.desc()).limit(limit + 1)
+        query = query.where(column.pool.is_(None))
         if wanted.owner is not None:
             query = query.where(column.owner == wanted.owner)
         if wanted.name is not None:
