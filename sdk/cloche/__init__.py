@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cloche._run_handle import AsyncRunHandle, RunHandle
     from cloche._sandbox import AsyncSandbox, Sandbox
     from cloche._terminals import AsyncTerminal, AsyncTerminals, Terminal, Terminals
+    from cloche._volumes import AsyncVolumes, Volumes
     from cloche.errors import (
         AlreadyExists,
         BadArchive,
@@ -103,6 +104,7 @@ _HOME: Final = {
     **dict.fromkeys(("AsyncContexts", "Contexts"), "cloche._contexts"),
     **dict.fromkeys(("AsyncSandbox", "Sandbox"), "cloche._sandbox"),
     **dict.fromkeys(("AsyncPreview", "Preview"), "cloche._previews"),
+    **dict.fromkeys(("AsyncVolumes", "Volumes"), "cloche._volumes"),
     **dict.fromkeys(("Event", "Resources", "RunStatus"), "cloche.models"),
 }
 """Public name -> module. Every other public name is an error."""
@@ -124,6 +126,7 @@ __all__ = [
     "AsyncServices",
     "AsyncTerminal",
     "AsyncTerminals",
+    "AsyncVolumes",
     "Attachment",
     "BadArchive",
     "BodyTooLarge",
@@ -200,6 +203,7 @@ __all__ = [
     "TreeDownload",
     "Unauthenticated",
     "UnsupportedCapability",
+    "Volumes",
     "WaitTimeout",
     "output_bytes",
 ]

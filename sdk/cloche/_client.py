@@ -9,12 +9,13 @@ from typing import Self
 
 import httpx
 
-from cloche import _calls, models
+from cloche import _calls, _volume_calls, models
 from cloche._answers import built
 from cloche._config import load_config
 from cloche._flow import Flow, awaiting, blocking, send, send_patiently
 from cloche._link import AsyncLink, Link
 from cloche._patience import Patience
+from cloche._volumes import AsyncVolumes, Volumes
 from cloche.models import Role, SandboxState
 
 
@@ -116,6 +117,26 @@ class ClientFlows:
             if page is None or (limit is not None and len(found) >= limit):
                 return found[:limit]
 
+    def _usage(
+        self, *, state: SandboxState | str | None = None, owner: str | None = None, limit: int | None = None
+    ) -> Flow[list[models.Usage]]:
+        """What the sandboxes of this key's owner have cost, in the order of `list_sandboxes`.
+
+        :param state: ``deleted`` for those that are gone; None: all the others.
+        :param owner: of another owner; needs the role admin.
+        :param limit: at most so many; None: all.
+        """
+        filters = _list_query(state, None, None, owner)
+        found: list[models.Usage] = []
+        page: str | None = None
+        while True:
+            query = (*filters, ("limit", str(_page_size(limit, len(found)))), *((("page", page),) if page else ()))
+            answer = yield from send_patiently(_volume_calls.usages(query), self._patience)
+            found += answer.items
+            page = answer.next_page
+            if page is None or (limit is not None and len(found) >= limit):
+                return found[:limit]
+
 
 class Client(ClientFlows):
     """A server and a key.
@@ -142,6 +163,7 @@ class Client(ClientFlows):
         self._link = Link(load_config(url, api_key, os.environ, Path.read_text), patience, transport)
         self.url = self._link.url
         self.keys = Keys(self._link)
+        self.volumes = Volumes(self._link)
 
     def __repr__(self) -> str:
         return f"<Client {self.url}>"
@@ -160,6 +182,7 @@ class Client(ClientFlows):
     info = blocking(ClientFlows._info)
     images = blocking(ClientFlows._images)
     list_sandboxes = blocking(ClientFlows._list_sandboxes)
+    usage = blocking(ClientFlows._usage)
 
 
 class AsyncClient(ClientFlows):
@@ -178,6 +201,7 @@ class AsyncClient(ClientFlows):
         self._link = AsyncLink(load_config(url, api_key, os.environ, Path.read_text), patience, transport)
         self.url = self._link.url
         self.keys = AsyncKeys(self._link)
+        self.volumes = AsyncVolumes(self._link)
 
     def __repr__(self) -> str:
         return f"<AsyncClient {self.url}>"
@@ -196,6 +220,7 @@ class AsyncClient(ClientFlows):
     info = awaiting(ClientFlows._info)
     images = awaiting(ClientFlows._images)
     list_sandboxes = awaiting(ClientFlows._list_sandboxes)
+    usage = awaiting(ClientFlows._usage)
 
 
 LONGEST_PAGE = 200

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeAlias, TypedDic
 
 from pydantic import JsonValue
 
-from cloche import _calls, _preview_calls, models
+from cloche import _calls, _preview_calls, _volume_calls, models
 from cloche._answers import built
 from cloche._client import AsyncClient, Client
 from cloche._context import ContextFlows
@@ -25,6 +25,7 @@ from cloche._previews import AsyncPreview, Preview, open_preview_flow
 from cloche._processes import AsyncProcesses, AsyncServices, ExecFlows, Processes, Services
 from cloche._tail import Tail
 from cloche._terminals import AsyncTerminals, Terminals
+from cloche._volumes import VolumesOption, attachments
 from cloche.errors import ClocheError, ConnectionFailed, Gone, NotFound, WaitTimeout
 from cloche.models import Event, Resources, SandboxCreate, SandboxUpdate
 
@@ -36,7 +37,8 @@ class CreateOptions(TypedDict, total=False):
 
     ``driver``: None is the strongest that works there. ``resources``: a `cloche.models.Resources`, or a mapping with
     some of ``cpus``, ``memory_mb``, ``max_processes``, ``disk_mb``. ``env``: of everything started in it. ``labels``
-    select in lists, ``metadata`` is only carried. ``sudo``: false leaves no way to become root inside.
+    select in lists, ``metadata`` is only carried. ``volumes``: path in the sandbox -> name or id of a volume, or a list of
+    `cloche.models.VolumeAttachment`. ``sudo``: false leaves no way to become root inside.
     ``idempotency_key``: creates with the same key make one sandbox; by default each create has its own, so that a
     create repeated after a lost connection makes one sandbox.
     """
@@ -47,6 +49,7 @@ class CreateOptions(TypedDict, total=False):
     env: Mapping[str, str] | None
     labels: Mapping[str, str] | None
     metadata: Mapping[str, JsonValue] | None
+    volumes: VolumesOption | None
     sudo: bool | None
     idempotency_key: str | None
 
@@ -54,6 +57,7 @@ class CreateOptions(TypedDict, total=False):
 def create_flow(image: str | None, options: CreateOptions, patience: Patience) -> Flow[models.Sandbox]:
     """Make one sandbox, however often the connection is lost meanwhile."""
     fields: dict[str, Any] = {"image": image, **options}
+    fields["volumes"] = attachments(fields.get("volumes"))
     key = fields.pop("idempotency_key", None) or new_idempotency_key()
     return (yield from send_patiently(_calls.create_sandbox(built(SandboxCreate, **fields), key), patience))
 
@@ -174,6 +178,10 @@ class SandboxFlows:
         """The TCP ports that programs in the sandbox listen on, by number."""
         return (yield from send_patiently(_preview_calls.ports(self.id), self._patience)).items
 
+    def _usage(self) -> Flow[models.Usage]:
+        """What the sandbox has cost in all its lives. Asking does not wake it."""
+        return (yield from send_patiently(_volume_calls.usage(self.id), self._patience))
+
     def _list_previews(self) -> Flow[list[models.Preview]]:
         call = _preview_calls.previews(self.id)
         return (yield from send_patiently(call, self._patience)).items
@@ -278,6 +286,7 @@ class Sandbox(SandboxFlows):
         return [Preview(self._link, info) for info in self._link.drive(self._list_previews())]
 
     ports = blocking(SandboxFlows._ports)
+    usage = blocking(SandboxFlows._usage)
     run = blocking(SandboxFlows._run)
     exec = blocking(SandboxFlows._exec)
     refresh = blocking(SandboxFlows._refresh)
@@ -365,6 +374,7 @@ class AsyncSandbox(SandboxFlows):
         return [AsyncPreview(self._link, info) for info in await self._link.drive(self._list_previews())]
 
     ports = awaiting(SandboxFlows._ports)
+    usage = awaiting(SandboxFlows._usage)
     run = awaiting(SandboxFlows._run)
     exec = awaiting(SandboxFlows._exec)
     refresh = awaiting(SandboxFlows._refresh)

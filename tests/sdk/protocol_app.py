@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import tornado.httpserver
@@ -77,6 +77,8 @@ class App:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     executed: list[str] = field(default_factory=list)
     finished: asyncio.Event = field(default_factory=asyncio.Event)
+    volumes: dict[str, models.Volume] = field(default_factory=dict)
+    cpu_s: float = 0.0
 
     def take_fault(self, method: str, path: str) -> Fault | None:
         for fault in self.faults:
@@ -109,6 +111,12 @@ class App:
             metadata=body.metadata,
             created_at=NOW,
             started_at=NOW,
+            lifecycle=body.lifecycle,
+            lifetime=models.Lifetime(idle_at=None, ends_at=None),
+            last_activity_at=NOW,
+            origin=models.Origin(),
+            parent=None,
+            volumes=body.volumes,
         )
         self.sandboxes[sandbox_id] = sandbox
         if key is not None:
@@ -122,6 +130,54 @@ class App:
         if found.state is models.SandboxState.DELETED:
             raise Gone(f"the sandbox {sandbox_id} was deleted")
         return found
+
+    def volume(self, reference: str) -> models.Volume:
+        found = next((v for v in self.volumes.values() if reference in (v.id, v.name)), None)
+        if found is None:
+            raise NotFound(f"there is no volume {reference}", details={"kind": "volume", "id": reference})
+        attached = [
+            s.id
+            for s in self.sandboxes.values()
+            if s.state is not models.SandboxState.DELETED and {a.volume for a in s.volumes} & {found.id, found.name}
+        ]
+        return found.model_copy(update={"attached_to": attached})
+
+    def create_volume(self, body: models.VolumeCreate) -> models.Volume:
+        if any(volume.name == body.name for volume in self.volumes.values()):
+            raise Conflict(f"a volume named {body.name!r} exists already")
+        volume = models.Volume(
+            id=f"vol-{len(self.volumes):012d}",
+            owner="me",
+            used_bytes=8192,
+            attached_to=[],
+            created_at=NOW,
+            **body.model_dump(),
+        )
+        self.volumes[volume.id] = volume
+        return volume
+
+    def delete_volume(self, reference: str) -> models.Volume:
+        found = self.volume(reference)
+        if found.attached_to:
+            raise Conflict(f"attached to {found.attached_to}", details={"sandboxes": [*found.attached_to]})
+        return self.volumes.pop(found.id)
+
+    def usage(self, sandbox: models.Sandbox) -> models.Usage:
+        """Half a core, as the clock of this server goes: each question comes a second after the one before."""
+        self.cpu_s += 0.5
+        return models.Usage(
+            sandbox_id=sandbox.id,
+            cpu_s=self.cpu_s,
+            memory_bytes=100 * 1024 * 1024,
+            memory_peak_bytes=200 * 1024 * 1024,
+            memory_mb_s=1234.5,
+            disk_bytes=5 * 1024 * 1024,
+            uplink_received_bytes=1000,
+            uplink_sent_bytes=2000,
+            processes=7,
+            running_s=60.0,
+            as_of=NOW + timedelta(seconds=2 * self.cpu_s),
+        )
 
     def make_context(self, sandbox_id: str, body: models.ContextCreate, context_id: str) -> models.Context:
         context = models.Context(
@@ -383,6 +439,20 @@ class Handler(tornado.web.RequestHandler):
                 gone = app.sandbox(sandbox_id).model_copy(update={"state": models.SandboxState.DELETED})
                 app.sandboxes[sandbox_id] = gone
                 return 200, gone
+            case ("GET", "sandboxes", sandbox_id, "usage"):
+                return 200, app.usage(app.sandbox(sandbox_id))
+            case ("GET", "usage"):
+                alive = [s for s in reversed(app.sandboxes.values()) if s.state is not models.SandboxState.DELETED]
+                return 200, models.Page[models.Usage](items=[app.usage(s) for s in alive])
+            case ("POST", "volumes"):
+                app.bodies.append(json.loads(self.request.body))
+                return 201, app.create_volume(models.VolumeCreate.model_validate_json(self.request.body))
+            case ("GET", "volumes"):
+                return 200, models.Page[models.Volume](items=[app.volume(key) for key in reversed(app.volumes)])
+            case ("GET", "volumes", reference):
+                return 200, app.volume(reference)
+            case ("DELETE", "volumes", reference):
+                return 200, app.delete_volume(reference)
             case (_, "sandboxes", sandbox_id, "contexts", *rest):
                 return await self.context_route(sandbox_id, rest)
         raise NotFound(f"no route {parts}")

@@ -42,6 +42,7 @@ def test_every_command_is_documented(command: str) -> None:
         cloche.Services,
         cloche.ExecResult,
         cloche.Preview,
+        cloche.Volumes,
     ],
 )
 def test_every_public_method_is_documented(cls: type) -> None:

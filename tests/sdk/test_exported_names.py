@@ -30,6 +30,7 @@ def test_the_public_names_are_these() -> None:
         "AsyncPreview", "Preview",
         "ExecFailed", "ExecResult", "Output", "output_bytes",
         "AsyncFileWatch", "AsyncFiles", "ChangeSet", "FileChange", "FileWatch", "Files", "TreeDownload",
+        "AsyncVolumes", "Volumes",
         "Event", "ImageOutput", "Resources", "RunFailed", "RunResult", "RunStatus",
     }  # fmt: skip
 
@@ -69,6 +70,7 @@ def test_sync_and_async_offer_the_same() -> None:
         (cloche.Processes, cloche.AsyncProcesses),
         (cloche.Services, cloche.AsyncServices),
         (cloche.Preview, cloche.AsyncPreview),
+        (cloche.Volumes, cloche.AsyncVolumes),
     ]
     for blocking, awaiting in pairs:
         assert public(blocking) == public(awaiting)

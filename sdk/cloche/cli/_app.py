@@ -31,6 +31,9 @@ ENTRIES: Final = {
     "terminals": Entry("cloche.cli._shell", "terminals", "List, share and end the terminals of a sandbox."),
     "ports": Entry("cloche.cli._previews", "ports", "List the ports programs in a sandbox listen on."),
     "preview": Entry("cloche.cli._previews", "preview", "Print a link to a port of a sandbox."),
+    "volumes": Entry("cloche.cli._volumes", "volumes", "Create, list and delete volumes."),
+    "usage": Entry("cloche.cli._volumes", "usage", "Show what sandboxes cost."),
+    "top": Entry("cloche.cli._top", "top", "Show what sandboxes do, live."),
     "completion": Entry("cloche.cli._completion", "completion", "Print the completion script of a shell."),
 }
 

@@ -13,6 +13,7 @@ from cloche.cli._contexts import print_contexts
 from cloche.cli._creating import create_sandbox
 from cloche.cli._failures import SERVICE, line_of, say
 from cloche.cli._print import day_and_time, pairs_of, print_facts, print_json, print_table
+from cloche.cli._volumes import volume_option
 from cloche.errors import ClocheError
 from cloche.models import Resources
 
@@ -26,6 +27,7 @@ from cloche.models import Resources
 @click.option("--disk", "disk_mb", type=int, metavar="MIB", help="What it may write, in MiB.")
 @click.option("--processes", "max_processes", type=int, help="Processes and threads.")
 @click.option("--no-sudo", is_flag=True, help="Leave no way to become root inside.")
+@volume_option
 @_options.env
 @_options.labels
 @_options.as_json
@@ -38,6 +40,7 @@ def create(
     name: str | None,
     driver: str | None,
     no_sudo: bool,
+    volumes: tuple[models.VolumeAttachment, ...],
     env: tuple[tuple[str, str], ...],
     labels: tuple[tuple[str, str], ...],
     as_json: bool,
@@ -54,6 +57,7 @@ def create(
         resources=asked or None,
         env=_options.as_dict(env),
         labels=_options.as_dict(labels),
+        volumes=volumes or None,
         sudo=False if no_sudo else None,
     )
     if as_json:
@@ -162,12 +166,17 @@ def _facts(sandbox: models.Sandbox) -> list[tuple[str, str]]:
         ("driver", f"{sandbox.driver}: {sandbox.isolation}"),
         ("capabilities", ", ".join(sandbox.capabilities)),
         ("resources", _resources(sandbox.resources)),
+        ("volumes", ", ".join(_volume(attachment) for attachment in sandbox.volumes)),
         ("sudo", "yes" if sandbox.sudo else "no"),
         ("env", ", ".join(sandbox.env)),
         ("labels", pairs_of(sandbox.labels)),
         ("created", day_and_time(sandbox.created_at)),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _volume(attachment: models.VolumeAttachment) -> str:
+    return f"{attachment.volume} at {attachment.path}{' (read-only)' if attachment.read_only else ''}"
 
 
 def _resources(limits: Resources) -> str:
