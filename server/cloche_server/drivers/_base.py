@@ -109,6 +109,11 @@ class SandboxSpec:
         if len(set(targets)) < len(targets):
             raise ValueError(f"two volumes at one path: {', '.join(targets)}")
 
+    @property
+    def volumes_in_order(self) -> Sequence[VolumeMount]:
+        """By target: one within another comes after it."""
+        return sorted(self.volumes, key=lambda volume: volume.target)
+
 
 def is_sandbox_id(name: str) -> bool:
     return _SANDBOX_ID.fullmatch(name) is not None

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from cloche.errors import ClocheError, InternalError, InvalidRequest, StorageFull
+from cloche.errors import ClocheError, Conflict, InternalError, InvalidRequest, StorageFull
 from cloche_server.drivers._cgroup_files import MEBIBYTE
 from cloche_server.drivers._launch_orders import launcher_environment
 
@@ -35,6 +35,9 @@ FULL: Final = ("no space left on device", "disk quota exceeded")
 HOST_CONNECTION: Final = "SCMConnectedEndpoint"
 """In the stack that the pinned runsc prints when it meets an open socket of the host."""
 
+REMOVED_FILE: Final = "deleted and invalidated dentries"
+"""What runsc calls an open file that has no name on the host any more."""
+
 MAX_WORDS: Final = 600
 """Of a command's complaint. It begins with what is wrong; runsc goes on with its stack."""
 
@@ -43,12 +46,14 @@ _TIED_TO_US: Final = ("/usr/bin/setpriv", "--pdeathsig", "KILL", "--")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """``root`` is what the sandbox's files lie over: "erofs" or "tree"; memory refers to it."""
+    """``root`` is what the sandbox's files lie over: "erofs" or "tree"; memory refers to it, and to ``volumes``, the places
+    of its volumes."""
 
     driver: str
     memory: bool
     root: str
     disk_mb: int
+    volumes: list[str]
 
 
 def bound_s(size_bytes: int) -> float:
@@ -110,6 +115,12 @@ def _failure(what: str, words: str) -> ClocheError:
             f"{what}: a connection to the host is open; the runtime said: {said}",
             hint="close the uplinks and try again",
             details={"output": said, "reason": "open_uplinks"},
+        )
+    if REMOVED_FILE in words:
+        return Conflict(
+            f"{what}: a program has a file of a volume open that was removed; its memory cannot be saved",
+            hint="close the file or end the program",
+            details={"output": said, "reason": "removed_file_open"},
         )
     return InternalError(f"{what}: {said}", details={"output": said})
 

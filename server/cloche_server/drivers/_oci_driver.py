@@ -43,7 +43,7 @@ from cloche_server.drivers._layout import Layout
 from cloche_server.drivers._runtimes import Runtime
 from cloche_server.drivers._saving import freeze, save_disk, save_memory, thaw_if_abandoned
 from cloche_server.drivers._self_test import run_self_test
-from cloche_server.drivers._start import AttemptFailed, check_checkpoint, find_binary, root_kind, start_once
+from cloche_server.drivers._start import AttemptFailed, check_checkpoint, find_binary, start_once
 
 _log = logging.getLogger(__name__)
 
@@ -297,10 +297,15 @@ class OciDriver:
 
     def _record(self, sandbox_id: str, directory: Path) -> None:
         paths = self._layout.of(sandbox_id)
-        orders = json.loads(paths.orders.read_text())
-        write_record(
-            directory, Record(self.name, self._saves_memory, root_kind(paths), orders["disk_bytes"] // MEBIBYTE)
+        orders, config = json.loads(paths.orders.read_text()), json.loads((paths.bundle / "config.json").read_text())
+        record = Record(
+            driver=self.name,
+            memory=self._saves_memory,
+            root="erofs" if config["annotations"] else "tree",
+            disk_mb=orders["disk_bytes"] // MEBIBYTE,
+            volumes=orders["volume_targets"],
         )
+        write_record(directory, record)
 
     async def _save_by_kind(self, sandbox_id: str, directory: Path, *, keep_running: bool) -> float:
         paths, cgroup = self._layout.of(sandbox_id), self._cgroup(sandbox_id)

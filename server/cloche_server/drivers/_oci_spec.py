@@ -163,7 +163,7 @@ def _mounts(spec: SandboxSpec, stage: Stage, isolation: Isolation) -> list[JsonV
             if isolation.memory_events
             else []
         ),
-        *(_volume(volume, stage.volume(number)) for number, volume in enumerate(spec.volumes)),
+        *(_volume(volume, stage.volume(number)) for number, volume in enumerate(spec.volumes_in_order)),
     ]
 
 

@@ -106,7 +106,8 @@ def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cg
         first_id=first_id,
         argv=runtime.argv(binary, paths, stage, spec),
         disk_source=saved_disk(spec),
-        volumes=[(str(volume.source.resolve(strict=True)), volume.read_only) for volume in spec.volumes],
+        volume_targets=[volume.target for volume in spec.volumes_in_order],
+        volumes=[(str(volume.source.resolve(strict=True)), volume.read_only) for volume in spec.volumes_in_order],
     )
     _write_private(paths.bundle / "config.json", json.dumps(build_config(spec, stage, isolation)))
     _write_private(paths.orders, orders.to_json())
@@ -126,12 +127,10 @@ def check_checkpoint(spec: SandboxSpec, runtime: Runtime) -> None:
             f"the checkpoint was made over the image's {record.root}, which now is {here}",
             hint="it can be used again when the image is as it was",
         )
-
-
-def root_kind(paths: SandboxPaths) -> str:
-    """Of a started sandbox: what its files lie over."""
-    config = json.loads((paths.bundle / "config.json").read_text())
-    return "erofs" if config["annotations"] else "tree"
+    wanted = [volume.target for volume in spec.volumes_in_order]
+    if record.memory and wanted != record.volumes:
+        places = [", ".join(targets) or "none" for targets in (record.volumes, wanted)]
+        raise InvalidRequest(f"the checkpoint has volumes at {places[0]}; asked for: {places[1]}")
 
 
 def saved_disk(spec: SandboxSpec) -> str | None:
