@@ -1,1 +1,8 @@
-"""Snapshots."""
+"""Snapshots: sandboxes of one instant, saved; restored, made into others, compared, carried away and back."""
+
+from cloche_server.snapshots._files import SnapshotFiles
+from cloche_server.snapshots._library import SnapshotLibrary
+from cloche_server.snapshots._service import SnapshotService
+from cloche_server.snapshots._transfer import load_archive_key
+
+__all__ = ["SnapshotFiles", "SnapshotLibrary", "SnapshotService", "load_archive_key"]

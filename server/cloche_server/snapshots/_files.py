@@ -118,6 +118,14 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def check_content(snapshot_id: str, files: Sequence[SavedFile], expected: Manifest) -> None:
+    """`SnapshotBroken` unless all files are what ``expected`` says."""
+    wanted = {file.name: (file.size, file.digest) for file in expected.files}
+    for file in files:
+        if wanted.get(file.name) != (file.size, file.digest):
+            raise broken(snapshot_id, file.name, "its content is not what the manifest says")
+
+
 def broken(snapshot_id: str, file: str, why: str) -> SnapshotBroken:
     return SnapshotBroken(
         f"snapshot {snapshot_id} cannot be used: {file}: {why}",

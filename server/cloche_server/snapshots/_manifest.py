@@ -54,10 +54,10 @@ class ManifestFile(Model):
 
 
 class SavedGuest(Model):
-    """Who the guest was; ``session_hash`` is what its first hello after a restore is checked against."""
+    """Who the guest in the memory was; ``session_hash`` is what its first hello after a restore is checked against."""
 
     sandbox_id: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{20}$")]
-    epoch: Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,64}$")]
+    epoch: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]{1,64}$")]
     session_hash: Digest
 
 
@@ -74,7 +74,7 @@ class Manifest(Model):
     sudo: bool
     env: Env
     volumes: list[VolumeAttachment] = Field(max_length=16)
-    guest: SavedGuest
+    guest: SavedGuest | None = None
     files: list[ManifestFile] = Field(min_length=1, max_length=64)
     signature: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")] = ""
     """In an archive: HMAC-SHA256 by the server that wrote it, over all the rest."""
@@ -96,7 +96,7 @@ def manifest_of(row: SnapshotRow, files: Sequence[SavedFile]) -> Manifest:
             "env": row.env,
             "volumes": row.volumes,
             "created_at": to_datetime(row.created_us),
-            "guest": row.identity,
+            "guest": row.identity or None,
             "files": [{"name": file.name, "size": file.size, "digest": file.digest} for file in files],
         }
     )

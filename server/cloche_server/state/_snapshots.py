@@ -106,6 +106,11 @@ class SnapshotStore:
             connection.execute(update(snapshots).where(snapshots.c.id == row.id).values(values))
         return changed
 
+    def write(self, row: SnapshotRow) -> None:
+        """All columns."""
+        with self._database.transaction() as connection:
+            connection.execute(update(snapshots).where(snapshots.c.id == row.id).values(_to_values(row)))
+
     def remove(self, snapshot_id: str) -> None:
         """Of one that was never ready; one that was keeps its row."""
         with self._database.transaction() as connection:
