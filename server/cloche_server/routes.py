@@ -53,6 +53,8 @@ from cloche_server.lifecycle_routes import LIFECYCLE_ROUTES
 from cloche_server.preview_routes import PREVIEW_ROUTES
 from cloche_server.process_routes import PROCESS_ROUTES
 from cloche_server.routing import FromCursor, HistoryLimit, ListKeys, ListSandboxes, Route, Streams, Wait, WaitByDefault
+from cloche_server.snapshot_routes import SNAPSHOT_ROUTES
+from cloche_server.template_routes import TEMPLATE_ROUTES
 from cloche_server.terminal_routes import TERMINAL_ROUTES
 from cloche_server.usage_routes import USAGE_ROUTES
 from cloche_server.volume_routes import VOLUME_ROUTES
@@ -363,6 +365,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     *TERMINAL_ROUTES,
     *PREVIEW_ROUTES,
     *FILE_ROUTES,
+    *SNAPSHOT_ROUTES,
     *VOLUME_ROUTES,
     *USAGE_ROUTES,
+    *TEMPLATE_ROUTES,
 )

@@ -88,7 +88,7 @@ describe("a connection", () => {
     expect(states[states.length - 1]).toEqual({ kind: "waiting", retryAt: now });
   });
 
-  test.each([1000, 1008, 4001, 4004, 4401])("ends with %i", async (code) => {
+  test.each([1000, 1008, 4001, 4004, 4005, 4401])("ends with %i", async (code) => {
     last().onopen?.();
     last().onclose?.({ code, reason: "" });
     await settle();

@@ -279,7 +279,9 @@ CLOSE_TAKEN_OVER: Final = 4001
 """The same client attached again."""
 CLOSE_NO_TERMINAL: Final = 4004
 """The terminal was deleted."""
+CLOSE_ASLEEP: Final = 4005
+"""The sandbox was paused, suspended or stopped. Attaching anew wakes it, so clients do not do that by themselves."""
 CLOSE_NOT_ALLOWED: Final = 4401
 """The link that this client came by is over or was revoked; the reason says which."""
-FINAL_CLOSE_CODES: Final = frozenset({1000, 1008, CLOSE_TAKEN_OVER, CLOSE_NO_TERMINAL, CLOSE_NOT_ALLOWED})
+FINAL_CLOSE_CODES: Final = frozenset({1000, 1008, CLOSE_TAKEN_OVER, CLOSE_NO_TERMINAL, CLOSE_ASLEEP, CLOSE_NOT_ALLOWED})
 """A client does not come back after these."""

@@ -8,25 +8,44 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 from tornado.httputil import HTTPServerRequest
 from tornado.iostream import IOStream
 from tornado.web import Application, HTTPError, RequestHandler
 
-from cloche.errors import ClocheError, Forbidden, MalformedCursor, MethodNotAllowed, NotFound, Unauthenticated
-from cloche.models import Role
+from cloche.errors import (
+    ClocheError,
+    Forbidden,
+    MalformedCursor,
+    MethodNotAllowed,
+    NotFound,
+    SandboxUnreachable,
+    Unauthenticated,
+)
+from cloche.models import Role, SandboxState
 from cloche_server.auth import Principal, bearer_secret, require_role
 from cloche_server.browser import cookie_name, session_principal, share_token
 from cloche_server.http._errors import public_error
 from cloche_server.ids import new_request_id
 from cloche_server.origin import host_allowed, origin_allowed
 from cloche_server.routing import Matched, Route, Streams, invalid
-from cloche_server.sandboxes import Live, check_epoch
+from cloche_server.sandboxes import Live, check_epoch, not_running
 from cloche_server.services import Services
+from cloche_server.uplink import PoolClosed
 
 _ACCESS: Final = logging.getLogger("cloche.access")
 _LOG: Final = logging.getLogger("cloche.http")
+
+T = TypeVar("T")
+
+AT_REST: Final = frozenset(
+    {
+        *(SandboxState.PAUSED, SandboxState.SUSPENDING, SandboxState.SUSPENDED, SandboxState.STOPPING),
+        *(SandboxState.STOPPED, SandboxState.RESTORING),
+    }
+)
 
 NOBODY: Final = Principal(key_id="", owner="", role=Role.VIEWER)
 """Who asks on routes that need no key."""
@@ -148,13 +167,29 @@ class BaseHandler(RequestHandler):
             raise NotFound(f"there is no such {kind}", details={"kind": kind, "id": text[:128]})
         return dict(self.matched.path)
 
-    async def live_of(self, principal: Principal, sandbox_id: str, *, looks: bool) -> Live:
-        """The sandbox this request goes into; one that works there wakes it. Raises what `SandboxService.awake` does."""
+    async def reach(self, route: Route, sandbox_id: str, begin: Callable[[Live], Awaitable[T]]) -> T:
+        """``begin`` a call into the sandbox; one that works there wakes it. Raises what `SandboxService.awake` does.
+
+        A call that waited for a connection while the sandbox was put to rest was not sent, and begins once more.
+        """
+        try:
+            return await begin(await self._live(route, sandbox_id))
+        except PoolClosed:
+            return await begin(await self._live(route, sandbox_id))
+
+    async def _live(self, route: Route, sandbox_id: str) -> Live:
+        assert self.principal is not None
         sandboxes, epoch = self.services.sandboxes, epoch_header(self.request.headers.get("Cloche-Epoch"))
-        if not looks:
-            return await sandboxes.awake(principal, sandbox_id, epoch)
-        check_epoch(sandboxes.get(principal, sandbox_id), epoch)
-        return sandboxes.running(principal, sandbox_id)
+        if not route.looks:
+            return await sandboxes.awake(self.principal, sandbox_id, epoch)
+        check_epoch(sandboxes.get(self.principal, sandbox_id), epoch)
+        return sandboxes.running(self.principal, sandbox_id)
+
+    def why_cut(self, error: ClocheError, sandbox_id: str) -> ClocheError:
+        """The better reason for a stream that was cut: a sandbox at rest is not woken by its readers' coming back."""
+        row = self.services.sandboxes.find(sandbox_id)
+        cut = isinstance(error, SandboxUnreachable) and row is not None
+        return not_running(row) if cut and row is not None and row.state in AT_REST else error
 
     def _set_nodelay(self) -> None:
         """Small answers and events leave at once; Nagle's algorithm costs 40 ms for each (jupyter.md, finding 1)."""

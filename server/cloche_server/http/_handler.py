@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import aclosing
 from http import HTTPStatus
 from math import inf
 from typing import Any, Final
@@ -17,6 +18,7 @@ from tornado.iostream import StreamClosedError
 from tornado.web import stream_request_body
 
 from cloche.errors import BodyTooLarge, ClocheError, ConnectionFailed, GuestFault, SandboxUnreachable
+from cloche.models import SandboxState
 from cloche_server.http._base import BaseHandler, idempotency_key, last_event_id
 from cloche_server.http._bodies import parse_body, refuse_body
 from cloche_server.http._sse import EventTail, failure_event
@@ -30,7 +32,7 @@ from cloche_server.relay import (
     check_json,
 )
 from cloche_server.routing import BodySink, Call, Matched, NoQuery, Query, Reply, Route, Streams, invalid, parse_query
-from cloche_server.sandboxes import Live
+from cloche_server.sandboxes import Live, not_running
 from cloche_server.services import Services
 
 _LOG: Final = logging.getLogger("cloche.http")
@@ -123,9 +125,13 @@ class ApiHandler(BaseHandler):
     async def _open_sink(self, route: Route, call: Call) -> GuestUpload | BodySink:
         if route.sink is not None:
             return await route.sink(self.services, call)
-        live = await self._live(route, call)
         length = self._declared_length() if self.request.headers.get("Transfer-Encoding") is None else None
-        return await GuestUpload.open(live.uplink.pool, guest_call(route, call, streaming=False), length)
+        wanted = guest_call(route, call, streaming=False)
+
+        async def begin(live: Live) -> GuestUpload:
+            return await GuestUpload.open(live.uplink.pool, wanted, length)
+
+        return await self.reach(route, call.path["sandbox_id"], begin)
 
     async def _pass_on(self, upload: GuestUpload | BodySink, chunk: bytes) -> None:
         self._stop_waiting()
@@ -242,7 +248,9 @@ class ApiHandler(BaseHandler):
         if route.streams is Streams.SOCKET:
             raise invalid([("Upgrade", "this path speaks WebSocket only")])
         if route.act is not None:
-            await self._reply(await route.act(self.services, call))
+            reply = await route.act(self.services, call)
+            await self._reply(reply)
+            self._observe(route, reply.status)
         else:
             await self._relay_to_living(route, call)
 
@@ -280,7 +288,8 @@ class ApiHandler(BaseHandler):
         elif isinstance(reply.body, BaseModel):
             self.finish(reply.body.model_dump_json())
         else:
-            await self._write_parts(reply.body)
+            async with aclosing(reply.body):
+                await self._write_parts(reply.body)
 
     # Relay
 
@@ -290,25 +299,27 @@ class ApiHandler(BaseHandler):
             await self._relay(route, call)
         except SandboxUnreachable:
             if not self._headers_written:
-                sandbox_id = call.path["sandbox_id"]
-                await self.services.sandboxes.settle(sandbox_id)
-                self.services.sandboxes.running(call.principal, sandbox_id)
+                sandboxes, sandbox_id = self.services.sandboxes, call.path["sandbox_id"]
+                await sandboxes.settle(sandbox_id)
+                row = sandboxes.get(call.principal, sandbox_id)
+                if row.state is SandboxState.FAILED:
+                    raise not_running(row) from None
             raise
-
-    async def _live(self, route: Route, call: Call) -> Live:
-        return await self.live_of(call.principal, call.path["sandbox_id"], looks=route.looks)
 
     async def _relay(self, route: Route, call: Call) -> None:
         streaming = route.streams is Streams.ALWAYS or (route.streams is Streams.ON_REQUEST and call.wants_events)
-        live = await self._live(route, call)
         wanted = guest_call(route, call, streaming)
         limit = inf if route.large else self.services.settings.max_answer_bytes
-        answer = await call_guest(live.uplink.pool, wanted, limit)
+
+        async def begin(live: Live) -> GuestAnswer:
+            return await call_guest(live.uplink.pool, wanted, limit)
+
+        answer = await self.reach(route, call.path["sandbox_id"], begin)
         try:
             if answer.run_id is not None:
                 self.set_header("Cloche-Run-Id", answer.run_id)
             if streaming:
-                await self._relay_events(answer)
+                await self._relay_events(answer, call.path["sandbox_id"])
             elif route.raw_type is not None:
                 self._name_content(answer, call.query)
                 await self._relay_raw(answer, route.raw_type)
@@ -320,7 +331,7 @@ class ApiHandler(BaseHandler):
 
     def _observe(self, route: Route, status: int) -> None:
         """202 is a run that is not finished: how long it takes is not known yet."""
-        if route.timed is not None and status == HTTPStatus.OK:
+        if route.timed is not None and status in (HTTPStatus.OK, HTTPStatus.CREATED):
             self.services.metrics.observe(route.timed, time.monotonic() - self._began)
 
     async def _relay_json(self, answer: GuestAnswer) -> None:
@@ -373,7 +384,7 @@ class ApiHandler(BaseHandler):
             return
         self.finish()
 
-    async def _relay_events(self, answer: GuestAnswer) -> None:
+    async def _relay_events(self, answer: GuestAnswer, sandbox_id: str) -> None:
         """Part by part, as fast as the client reads. A failure becomes the last event, unless one is half sent."""
         if not answer.is_stream:
             raise GuestFault("the guest did not answer with a stream of events")
@@ -390,7 +401,7 @@ class ApiHandler(BaseHandler):
                 self.write(part)
                 await self.flush()
         except ClocheError as error:
-            self._end_events(tail, error)
+            self._end_events(tail, self.why_cut(error, sandbox_id))
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
@@ -421,6 +432,7 @@ def guest_call(route: Route, call: Call, streaming: bool) -> GuestCall:
         accept="text/event-stream" if streaming else route.raw_type or "application/json",
         last_event_id=call.last_event_id if streaming else None,
         headers=call.conditions,
+        looks=route.looks,
     )
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, Final
 
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from cloche.errors import ClocheError, ConnectionFailed, Unauthenticated
+from cloche.errors import ClocheError, ConnectionFailed, SandboxNotRunning, Unauthenticated
 from cloche.models import Role
-from cloche.models.terminals import CLOSE_NOT_ALLOWED
+from cloche.models.terminals import CLOSE_ASLEEP, CLOSE_NOT_ALLOWED
 from cloche.terminal_frames import SUBPROTOCOL
 from cloche_server.http._base import BaseHandler
 from cloche_server.relay import GuestSocket, open_guest_socket, printable
-from cloche_server.routing import Query, Streams, invalid, parse_query
+from cloche_server.routing import Query, Route, Streams, invalid, parse_query
+from cloche_server.sandboxes import Live
 from cloche_server.uplink import WireClosed
 
 MAX_TERMINAL_MESSAGE_BYTES: Final = 1024 * 1024
@@ -51,20 +53,25 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         assert self.principal is not None
         if self.services.open_calls.closing:
             raise ConnectionFailed("the server is shutting down")
-        live = await self.live_of(self.principal, values["sandbox_id"], looks=route.looks)
-        path = route.guest_path.format_map(values)
-        pool, limit = live.uplink.pool, self.services.settings.max_answer_bytes
-        if self._is_terminal:
-            access = "read" if self.principal.role is Role.VIEWER else "write"
-            self._guest = await open_guest_socket(
-                pool, f"{path}?access={access}", route.bound_s, MAX_TERMINAL_MESSAGE_BYTES, SUBPROTOCOL
-            )
-        else:
-            self._guest = await open_guest_socket(pool, path + _suffix(query), route.bound_s, limit)
+        self._sandbox_id = values["sandbox_id"]
+        self._guest = await self.reach(
+            route, self._sandbox_id, lambda live: self._open_guest(route, values, query, live)
+        )
         try:
             await super().get()
         finally:
             self._guest.close()
+
+    async def _open_guest(self, route: Route, values: Mapping[str, str], query: Query, live: Live) -> GuestSocket:
+        assert self.principal is not None
+        path = route.guest_path.format_map({**values})
+        pool, limit = live.uplink.pool, self.services.settings.max_answer_bytes
+        if not self._is_terminal:
+            return await open_guest_socket(pool, path + _suffix(query), route.bound_s, limit)
+        access = "read" if self.principal.role is Role.VIEWER else "write"
+        return await open_guest_socket(
+            pool, f"{path}?access={access}", route.bound_s, MAX_TERMINAL_MESSAGE_BYTES, SUBPROTOCOL
+        )
 
     @property
     def _is_terminal(self) -> bool:
@@ -92,7 +99,8 @@ class SocketHandler(BaseHandler, WebSocketHandler):
                 await self.write_message(message, binary=isinstance(message, bytes))
             self._close(self._guest.close_code, printable(self._guest.close_reason))
         except ClocheError as error:
-            self._fail(1011, error)
+            why = self.why_cut(error, self._sandbox_id)
+            self._fail(CLOSE_ASLEEP if isinstance(why, SandboxNotRunning) else 1011, why)
         except WebSocketClosedError:
             pass
 
@@ -107,7 +115,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         try:
             await self._guest.send(message)
         except WireClosed:
-            self._close(1011, '{"code":"sandbox_unreachable"}')
+            return  # the pump hears of it, too, and says why
 
     def on_close(self) -> None:
         if self._pump is not None:

@@ -53,6 +53,8 @@ class GuestCall:
     headers: tuple[tuple[str, str], ...] = ()
     accept: str = "application/json"
     last_event_id: str | None = None
+    looks: bool = False
+    """It does no work in the sandbox; see `Route.looks`."""
 
 
 class GuestAnswer:
@@ -128,6 +130,7 @@ async def call_guest(pool: WirePool, call: GuestCall, max_bytes: float, wire: Wi
     ``wire``: taken out of the pool before; None: any.
     """
     exchange = Exchange(wire or await pool.take())
+    exchange.wire.looks = call.looks
     with as_our_errors(call.bound_s), closing_on_error(exchange):
         async with asyncio.timeout(call.bound_s):
             await exchange.send(call.method, call.path, request_headers(call), call.body)

@@ -1,6 +1,7 @@
 """Sandboxes: making them, finding them, putting them to rest and waking them, ending them, and noticing when they end by
 themselves."""
 
+from cloche_server.sandboxes._creating import Claim
 from cloche_server.sandboxes._drivers import DriverSet
 from cloche_server.sandboxes._idempotent import IdempotentCreate
 from cloche_server.sandboxes._live import Live
@@ -9,9 +10,10 @@ from cloche_server.sandboxes._resting import previous_of
 from cloche_server.sandboxes._saved import Saved, SavedIdentity
 from cloche_server.sandboxes._seams import Images, Limits, ResolvedImage, Volumes
 from cloche_server.sandboxes._service import SandboxService
-from cloche_server.sandboxes._waking import check_epoch
+from cloche_server.sandboxes._waking import check_epoch, not_running
 
 __all__ = [
+    "Claim",
     "DriverSet",
     "IdempotentCreate",
     "Images",
@@ -24,6 +26,7 @@ __all__ = [
     "SavedIdentity",
     "Volumes",
     "check_epoch",
+    "not_running",
     "previous_of",
     "recover",
 ]

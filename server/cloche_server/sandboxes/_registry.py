@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from cloche.errors import Gone
 from cloche.models import SandboxState
 from cloche_server.clock import Clock
 from cloche_server.lifecycle import Event, next_state
+from cloche_server.metrics import Metrics
 from cloche_server.sandboxes._drivers import DriverSet
 from cloche_server.sandboxes._live import Live
 from cloche_server.sandboxes._saved import SavedStates
@@ -30,6 +32,7 @@ class Registry:
         limits: Limits,
         saved: SavedStates,
         clock: Clock,
+        metrics: Metrics,
     ) -> None:
         self.store: Final = store
         self.hub: Final = hub
@@ -38,9 +41,12 @@ class Registry:
         self.limits: Final = limits
         self.saved: Final = saved
         self.clock: Final = clock
+        self.metrics: Final = metrics
         self.live: Final[dict[str, Live]] = {}
-        self.changed = _nobody
+        self.changed: Callable[[str], None] = _nobody
         """Called with the id after every change of a row."""
+        self.life_ends: Callable[[SandboxRow], Awaitable[None]] = _not_measured
+        """Called before the processes of a sandbox are ended, or what is left of them is removed; never fails."""
 
     def row(self, sandbox_id: str) -> SandboxRow | None:
         """The newest; also of a deleted one."""
@@ -82,6 +88,10 @@ class Registry:
 
 
 def _nobody(_sandbox_id: str) -> None:
+    return
+
+
+async def _not_measured(_row: SandboxRow) -> None:
     return
 
 

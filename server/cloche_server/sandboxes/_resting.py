@@ -39,11 +39,15 @@ class Resting:
     async def pause(self, sandbox_id: str) -> SandboxRow:
         return await self._changes.run(sandbox_id, "pause", lambda: self._pause(sandbox_id))
 
-    async def suspend(self, sandbox_id: str, *, reason: str = "suspend") -> tuple[SandboxRow, float | None]:
-        return await self._changes.run(sandbox_id, "suspend", lambda: self._save(sandbox_id, Event.SUSPEND, reason))
+    async def save(
+        self, sandbox_id: str, event: Event, reason: str, idle_since_us: int | None
+    ) -> tuple[SandboxRow, float | None]:
+        """``event``: SUSPEND or STOP."""
 
-    async def stop(self, sandbox_id: str, *, reason: str = "stop") -> tuple[SandboxRow, float | None]:
-        return await self._changes.run(sandbox_id, "stop", lambda: self._save(sandbox_id, Event.STOP, reason))
+        async def save() -> tuple[SandboxRow, float | None]:
+            return await self._save(sandbox_id, event, reason, idle_since_us)
+
+        return await self._changes.run(sandbox_id, event.value, save)
 
     async def _pause(self, sandbox_id: str) -> SandboxRow:
         row = self._registry.known(sandbox_id)
@@ -60,9 +64,13 @@ class Resting:
             # Nobody takes a connection of a paused sandbox: calls wake it first. Those that waited here are told so.
             live.uplink.pool.go_on()
 
-    async def _save(self, sandbox_id: str, event: Event, reason: str) -> tuple[SandboxRow, float | None]:
+    async def _save(
+        self, sandbox_id: str, event: Event, reason: str, idle_since_us: int | None
+    ) -> tuple[SandboxRow, float | None]:
         row = self._registry.known(sandbox_id)
         if row.state is (_S.SUSPENDED if event is Event.SUSPEND else _S.STOPPED):
+            return row, None
+        if idle_since_us is not None and row.active_us != idle_since_us:
             return row, None
         next_state(row.state, event, sandbox_id)
         live = self._registry.live[sandbox_id]

@@ -11,17 +11,19 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from cloche.errors import NotFound
+from cloche.errors import InternalError, NotFound
 from cloche.models import Failure, Sandbox, SandboxCreate, SandboxState, SandboxUpdate
 from cloche.models.guest import RebirthReason
 from cloche_server.auth import Principal
 from cloche_server.clock import Clock, now_us
 from cloche_server.drivers import Driver
 from cloche_server.lifecycle import Event
+from cloche_server.metrics import Metrics
 from cloche_server.sandboxes._changes import WAIT_S, Changes
 from cloche_server.sandboxes._creating import Claim, Creating, check_policy
 from cloche_server.sandboxes._drivers import DriverSet
 from cloche_server.sandboxes._ending import Ending
+from cloche_server.sandboxes._keeper import Keeper
 from cloche_server.sandboxes._live import Live
 from cloche_server.sandboxes._registry import Registry, gone
 from cloche_server.sandboxes._resting import Resting
@@ -49,6 +51,7 @@ class SandboxService:
         limits: Limits,
         saved_dir: Path,
         volumes: Volumes | None = None,
+        metrics: Metrics | None = None,
         clock: Clock = now_us,
     ) -> None:
         """``saved_dir`` holds what is suspended or stopped."""
@@ -60,7 +63,14 @@ class SandboxService:
         self._limits: Final = limits
         self._idempotency: Final = idempotency
         self.registry: Final = Registry(
-            store=store, hub=hub, drivers=drivers, images=images, limits=limits, saved=self.saved, clock=clock
+            store=store,
+            hub=hub,
+            drivers=drivers,
+            images=images,
+            limits=limits,
+            saved=self.saved,
+            clock=clock,
+            metrics=metrics or Metrics(),
         )
         volumes = volumes or NoVolumes()
         self.changes: Final = Changes()
@@ -70,6 +80,12 @@ class SandboxService:
         self._resting: Final = Resting(self.registry, self.changes, self._saving)
         self._waking: Final = Waking(self.registry, self.changes, self._watching, volumes)
         self._ending: Final = Ending(self.registry, self.changes, self._creating, self._watching)
+        self._keeper: Final = Keeper(self.registry, self)
+
+    def start_keeping(self) -> None:
+        """From now on policies are kept. After recovery."""
+        self.registry.changed = self._keeper.changed
+        self._keeper.start()
 
     # Looking: nothing here wakes a sandbox, or counts as activity
 
@@ -247,13 +263,18 @@ class SandboxService:
     async def pause(self, sandbox_id: str) -> SandboxRow:
         return await self._resting.pause(sandbox_id)
 
-    async def suspend(self, sandbox_id: str, *, reason: str = "suspend") -> tuple[SandboxRow, float | None]:
-        """And the seconds it stood still; None when it was suspended already."""
-        return await self._resting.suspend(sandbox_id, reason=reason)
+    async def suspend(
+        self, sandbox_id: str, *, reason: str = "suspend", idle_since_us: int | None = None
+    ) -> tuple[SandboxRow, float | None]:
+        """And the seconds it stood still; None when nothing was done: it was suspended already, or was active after
+        ``idle_since_us``. ``reason`` is for the journal of the sandbox."""
+        return await self._resting.save(sandbox_id, Event.SUSPEND, reason, idle_since_us)
 
-    async def stop(self, sandbox_id: str, *, reason: str = "stop") -> tuple[SandboxRow, float | None]:
-        """And the seconds it stood still; None when it was stopped already."""
-        return await self._resting.stop(sandbox_id, reason=reason)
+    async def stop(
+        self, sandbox_id: str, *, reason: str = "stop", idle_since_us: int | None = None
+    ) -> tuple[SandboxRow, float | None]:
+        """As `suspend`; contexts, processes and terminals end first."""
+        return await self._resting.save(sandbox_id, Event.STOP, reason, idle_since_us)
 
     async def resume(self, sandbox_id: str) -> SandboxRow:
         """Once, however many ask."""
@@ -269,6 +290,22 @@ class SandboxService:
     async def end(self, sandbox_id: str) -> SandboxRow:
         """`delete`, by the server itself."""
         return await self._ending.delete(sandbox_id)
+
+    def release(self, sandbox_id: str) -> Live | None:
+        """Calls no longer reach it, and its end is the caller's business: `end_life` follows. None when it is at rest."""
+        live = self.registry.live.get(sandbox_id)
+        self._watching.release(sandbox_id)
+        return live
+
+    async def end_life(self, live: Live) -> None:
+        """Nothing of this life is left: no process, mount or connection. `InternalError` when something may be."""
+        await self.registry.life_ends(live.row)
+        self.hub.remove(live.row.id)
+        if not await self._watching.destroy(live.driver, live.row.id):
+            raise InternalError(
+                f"sandbox {live.row.id} could not be ended within {self._limits.destroy_timeout_s:g} s",
+                hint="try again; the server's log says more",
+            )
 
     def fail(self, row: SandboxRow, event: Event, failure: Failure, *, keep_name: bool = True) -> None:
         """For recovery: the sandbox is not there any more."""
@@ -288,6 +325,7 @@ class SandboxService:
 
     async def close(self) -> None:
         """Waits for what is under way, then stops watching."""
+        await self._keeper.close()
         bound_s = self._limits.start_timeout_s
         for part in (self._creating, self._waking, self.changes, self._ending):
             await part.close(bound_s)

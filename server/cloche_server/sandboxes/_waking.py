@@ -11,10 +11,11 @@ import logging
 from typing import Any, Final
 
 from cloche.errors import LimitReached, SandboxNotRunning, SandboxUnreachable, Stale
-from cloche.models import PolicyAction, SandboxState
+from cloche.models import SandboxState
 from cloche_server.auth import hash_secret
 from cloche_server.ids import new_uplink_token, next_life, same_memory
 from cloche_server.lifecycle import TRANSIENT, Event, next_state
+from cloche_server.lifecycle.policy import is_over
 from cloche_server.sandboxes._changes import WAIT_S, Changes, retrieve
 from cloche_server.sandboxes._live import Live
 from cloche_server.sandboxes._registry import Registry
@@ -91,10 +92,11 @@ class Waking:
                 return row
             next_state(row.state, Event.RESUME, sandbox_id)
             self._check_lifetime(row)
-            if row.state is _S.PAUSED:
-                return await self._unpause(sandbox_id)
-            self._check_limit()
-            return await self._start_again(row)
+            with self._registry.metrics.timed("resume"):
+                if row.state is _S.PAUSED:
+                    return await self._unpause(sandbox_id)
+                self._check_limit()
+                return await self._start_again(row)
 
     async def _unpause(self, sandbox_id: str) -> SandboxRow:
         live = self._registry.live[sandbox_id]
@@ -139,12 +141,9 @@ class Waking:
 
     def _check_lifetime(self, row: SandboxRow) -> None:
         """One whose time is over rests for good, unless its policy is changed."""
-        policy = row.lifecycle
-        if policy.max_lifetime_s is None or policy.lifetime_action is PolicyAction.NOTHING:
-            return
-        if self._registry.clock() >= row.born_us + int(policy.max_lifetime_s * 1e6):
+        if is_over(row, self._registry.clock()):
             raise SandboxNotRunning(
-                f"sandbox {row.id} is {row.state.value}, and its lifetime of {policy.max_lifetime_s:g} s is over",
+                f"sandbox {row.id} is {row.state.value}, and its lifetime of {row.lifecycle.max_lifetime_s:g} s is over",
                 hint="give it a longer max_lifetime_s, then resume it",
                 details={"state": row.state.value, "sandbox_id": row.id},
             )

@@ -228,6 +228,10 @@ class SandboxStore:
         with self._database.transaction() as connection:
             return {(state, driver): count for state, driver, count in connection.execute(query)}
 
+    def all_kept(self) -> list[SandboxRow]:
+        """All but the deleted ones."""
+        return self.with_state(*(set(SandboxState) - {SandboxState.DELETED}))
+
     def with_state(self, *states: SandboxState) -> list[SandboxRow]:
         query = select(sandboxes).where(sandboxes.c.state.in_([state.value for state in states]))
         with self._database.transaction() as connection:

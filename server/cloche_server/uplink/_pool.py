@@ -25,6 +25,11 @@ When it is full, one that was used before is closed, never a fresh one: the gues
 TAKE_BOUND_S: Final = 10.0
 
 
+class PoolClosed(SandboxUnreachable):
+    """This life of the sandbox ended while somebody waited for a connection: nothing was sent, and there may be another
+    life."""
+
+
 class WirePool:
     """Owned by an `Uplink`."""
 
@@ -76,7 +81,7 @@ class WirePool:
 
     def _take_back(self, wire: Wire) -> None:
         wire.lend(None)
-        wire.endless = False
+        wire.endless = wire.looks = False
         self._out.discard(wire)
         self._changed.set()
 
@@ -108,6 +113,11 @@ class WirePool:
     def calls(self) -> int:
         """Calls under way that will end by themselves; streams, terminals and tunnels are none."""
         return sum(not wire.endless for wire in self._out)
+
+    @property
+    def working(self) -> int:
+        """Those of `calls` that do work in the sandbox."""
+        return sum(not (wire.endless or wire.looks) for wire in self._out)
 
     def hold(self) -> None:
         """From now on `take` waits."""
@@ -162,7 +172,7 @@ class WirePool:
 
     async def _wait(self, bound_s: float) -> Wire:
         if self._closed:
-            raise self._unreachable(0)
+            raise self._ended()
         waiter: asyncio.Future[Wire] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
@@ -187,8 +197,15 @@ class WirePool:
         self._changed.set()
         for waiter in self._waiters:
             if not waiter.done():
-                waiter.set_exception(self._unreachable(0))
+                waiter.set_exception(self._ended())
         self._waiters.clear()
+
+    def _ended(self) -> PoolClosed:
+        return PoolClosed(
+            f"this life of sandbox {self._sandbox_id} has ended",
+            hint="try again",
+            details={"sandbox_id": self._sandbox_id, "bound_s": 0.0},
+        )
 
     def _unreachable(self, bound_s: float) -> SandboxUnreachable:
         return SandboxUnreachable(

@@ -46,6 +46,8 @@ class Wire(asyncio.Protocol):
         self.eof = False
         self.endless = False
         """It carries a stream: nobody waits for its end."""
+        self.looks = False
+        """It carries a call that does no work in the sandbox."""
 
     # What asyncio calls
 

@@ -8,6 +8,7 @@ const FINAL: ReadonlyMap<number, string> = new Map([
   [1008, "the connection was refused"],
   [4001, "opened somewhere else"],
   [4004, "the terminal was deleted"],
+  [4005, "the sandbox is asleep; reload to wake it"],
   [4401, "not allowed"],
 ]);
 
