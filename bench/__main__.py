@@ -8,9 +8,12 @@ from contextlib import nullcontext
 
 import click
 
+from bench import burst as burst_bench
 from bench import cells as cells_bench
+from bench import claim as claim_bench
 from bench import contexts as contexts_bench
 from bench import create as create_bench
+from bench import density as density_bench
 from bench import files as files_bench
 from bench import preview as preview_bench
 from bench import processes as process_bench
@@ -162,6 +165,46 @@ def watch(image: str | None, drivers: Sequence[str], n: int, files: int, as_json
     """From a change of a file to the event at a client."""
     with Client() as client:
         tables = [watches_bench.measure(client, image, driver, n, files) for driver in drivers or working(client)]
+    report(tables, as_json=as_json)
+
+
+@bench.command()
+@image_option
+@drivers_option
+@code_option
+@click.option("-n", default=30, show_default=True, help="Claims on each driver.")
+@click.option("--cold", default=5, show_default=True, help="Creates without a pool, beside them.")
+@json_option
+def claim(image: str | None, drivers: Sequence[str], code: str, n: int, cold: int, as_json: bool) -> None:
+    """A create out of a warm pool to its first result, against a cold one."""
+    with Client() as client:
+        tables = [claim_bench.measure(client, image, driver, code, n, cold) for driver in drivers or working(client)]
+    report(tables, as_json=as_json)
+
+
+@bench.command()
+@image_option
+@drivers_option
+@code_option
+@click.option("-n", default=100, show_default=True, help="Creates at once; the pool has as many.")
+@click.option("--cold", default=10, show_default=True, help="Creates at once without a pool, beside them; 0: none.")
+@json_option
+def burst(image: str | None, drivers: Sequence[str], code: str, n: int, cold: int, as_json: bool) -> None:
+    """Many creates in one moment; all must succeed."""
+    with Client() as client:
+        tables = [burst_bench.measure(client, image, driver, code, n, cold) for driver in drivers or working(client)]
+    report(tables, as_json=as_json)
+
+
+@bench.command()
+@image_option
+@drivers_option
+@click.option("-n", default=16, show_default=True, help="Sandboxes on each driver.")
+@json_option
+def density(image: str | None, drivers: Sequence[str], n: int, as_json: bool) -> None:
+    """Memory of an idle sandbox with a live kernel. Nothing else should run on the machine."""
+    with Client() as client:
+        tables = [density_bench.measure(client, image, driver, n) for driver in drivers or working(client)]
     report(tables, as_json=as_json)
 
 

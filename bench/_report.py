@@ -21,6 +21,7 @@ class Table:
     title: str
     rows: Sequence[Row]
     baseline: str | None = None
+    unit: str = "milliseconds"
 
 
 def report(tables: Sequence[Table], *, as_json: bool) -> None:
@@ -44,4 +45,4 @@ def _print(table: Table) -> None:
     for row in table.rows:
         times = "" if row.ratio is None else f"  {row.ratio:.2f}"
         click.echo(f"{row.name:<{width}}  {row.n:>4}  {row.median_ms:>7.2f}  {row.p95_ms:>7.2f}{times}")
-    click.echo("(milliseconds)")
+    click.echo(f"({table.unit})")

@@ -14,10 +14,11 @@ from cloche_server.drivers import Driver
 from cloche_server.first_key import ensure_first_key
 from cloche_server.http import make_app, make_http_server
 from cloche_server.links import LinkSigner, Logins, load_link_key
-from cloche_server.metrics import Metrics
+from cloche_server.metrics import Metrics, Values
 from cloche_server.open_calls import OpenCalls
 from cloche_server.openapi import openapi_document
 from cloche_server.origin import known_names
+from cloche_server.pools import PoolService, Warm, make_warm
 from cloche_server.preview import PreviewGateway, PreviewService
 from cloche_server.routes import ROUTES
 from cloche_server.routing import Route
@@ -25,6 +26,7 @@ from cloche_server.sandboxes import DriverSet, IdempotentCreate, Images, Limits,
 from cloche_server.services import Services
 from cloche_server.settings import Settings
 from cloche_server.shares import ShareService
+from cloche_server.snapshots import SnapshotFiles, SnapshotLibrary, SnapshotService, load_archive_key
 from cloche_server.state import (
     Database,
     IdempotencyStore,
@@ -32,6 +34,7 @@ from cloche_server.state import (
     PreviewStore,
     SandboxStore,
     ShareStore,
+    SnapshotStore,
     VolumeStore,
 )
 from cloche_server.uplink import UplinkHub
@@ -63,21 +66,42 @@ async def running_server(settings: Settings, drivers: Sequence[Driver], images: 
         driver_set = DriverSet(drivers, settings.driver)
         await driver_set.self_test()
         volumes = _make_volumes(settings, database)
-        sandboxes, creates = _make_sandboxes(settings, database, driver_set, images, volumes)
+        metrics = Metrics()
+        sandboxes = _make_sandboxes(settings, database, driver_set, images, volumes, metrics)
+        snapshots = _make_snapshots(settings, database, sandboxes)
+        await snapshots.recover()
+        usage = UsageService(sandboxes.store, sandboxes.hub, driver_set, settings.suspended_dir)
+        sandboxes.registry.life_ends = usage.end_life
         recovered = await recover(sandboxes)
         await volumes.prepare()
-        usage = UsageService(sandboxes.store, sandboxes.hub, driver_set, settings.suspended_dir)
+        sandboxes.start_keeping()
         usage.start()
         previews = PreviewService(PreviewStore(database), sandboxes, settings)
         links = LinkSigner(load_link_key(settings.link_key_path))
         shares = ShareService(ShareStore(database), links, sandboxes)
-        metrics = _make_metrics(sandboxes)
+        warm = _make_warm(database, sandboxes, snapshots)
+        creates = IdempotentCreate(warm.creates.create, sandboxes.store, IdempotencyStore(database))
         services = _make_services(
-            settings, keys, sandboxes, creates, images, previews, links, shares, metrics, volumes, usage
+            settings,
+            keys,
+            sandboxes,
+            creates,
+            images,
+            previews,
+            links,
+            shares,
+            metrics,
+            volumes,
+            usage,
+            warm,
+            snapshots,
         )
+        _add_gauges(services)
         gateway = _make_gateway(services)
         http = make_http_server(make_app(services, _routes(settings)), gateway)
         try:
+            await warm.start()
+            snapshots.start()
             port = _listen(http, settings)
             previews.listening_on(port)
             yield RunningServer(services, http, port, recovered, made_first_key)
@@ -89,8 +113,13 @@ async def running_server(settings: Settings, drivers: Sequence[Driver], images: 
 
 
 def _make_sandboxes(
-    settings: Settings, database: Database, drivers: DriverSet, images: Images, volumes: VolumeService
-) -> tuple[SandboxService, IdempotentCreate]:
+    settings: Settings,
+    database: Database,
+    drivers: DriverSet,
+    images: Images,
+    volumes: VolumeService,
+    metrics: Metrics,
+) -> SandboxService:
     store = SandboxStore(database)
     hub = UplinkHub(settings.uplinks_dir, store.set_token_hash)
     hub.prepare()
@@ -100,18 +129,26 @@ def _make_sandboxes(
         max_running=settings.max_running,
         start_timeout_s=settings.start_timeout_s,
     )
-    records = IdempotencyStore(database)
-    service = SandboxService(
+    return SandboxService(
         store=store,
-        idempotency=records,
+        idempotency=IdempotencyStore(database),
         hub=hub,
         drivers=drivers,
         images=images,
         limits=limits,
         saved_dir=settings.suspended_dir,
         volumes=volumes,
+        metrics=metrics,
     )
-    return service, IdempotentCreate(service, records)
+
+
+def _make_snapshots(settings: Settings, database: Database, sandboxes: SandboxService) -> SnapshotService:
+    library = SnapshotLibrary(SnapshotStore(database), SnapshotFiles(settings.snapshots_dir))
+    return SnapshotService(library, sandboxes, load_archive_key(settings.archive_key_path))
+
+
+def _make_warm(database: Database, sandboxes: SandboxService, snapshots: SnapshotService) -> Warm:
+    return make_warm(database, sandboxes, snapshots.library, snapshots.save_for_template, snapshots.create_sandbox)
 
 
 def _make_services(
@@ -126,6 +163,8 @@ def _make_services(
     metrics: Metrics,
     volumes: VolumeService,
     usage: UsageService,
+    warm: Warm,
+    snapshots: SnapshotService,
 ) -> Services:
     return Services(
         settings=settings,
@@ -144,6 +183,10 @@ def _make_services(
         metrics=metrics,
         volumes=volumes,
         usage=usage,
+        warm=warm,
+        snapshots=snapshots,
+        templates=warm.templates,
+        pools=warm.pools,
     )
 
 
@@ -158,13 +201,23 @@ def _make_volumes(settings: Settings, database: Database) -> VolumeService:
     return VolumeService(VolumeStore(database), *directories, settings.max_volumes_per_owner)
 
 
-def _make_metrics(sandboxes: SandboxService) -> Metrics:
+def _add_gauges(services: Services) -> None:
     """What is asked for at each scrape; what happens is told by those who do it."""
-    metrics = Metrics()
-    store, hub = sandboxes.store, sandboxes.hub
+    store, hub, metrics = services.sandboxes.store, services.sandboxes.hub, services.metrics
     metrics.gauge("cloche_sandboxes", "Sandboxes that are not deleted.", ("state", "driver"), store.count_by_state)
     metrics.gauge("cloche_uplink_connections", "Open connections of guests.", (), lambda: {(): hub.connections()})
-    return metrics
+    metrics.gauge(
+        "cloche_pool_sandboxes", "Of all pools: ready, being made, wanted.", ("state",), lambda: _pooled(services.pools)
+    )
+
+
+def _pooled(pools: PoolService) -> Values:
+    stats = [pool.stats for pool in pools.list(None)]
+    return {
+        ("ready",): sum(one.ready for one in stats),
+        ("filling",): sum(one.filling for one in stats),
+        ("wanted",): sum(one.target for one in stats),
+    }
 
 
 def _make_gateway(services: Services) -> PreviewGateway:
@@ -193,6 +246,8 @@ async def _shut_down(http: HTTPServer, services: Services) -> None:
     http.stop()
     await services.open_calls.close(services.settings.shutdown_grace_s)
     await http.close_all_connections()
+    await services.warm.close()
+    await services.snapshots.close()
     await services.sandboxes.close()
     await services.usage.close()
     await services.volumes.close()

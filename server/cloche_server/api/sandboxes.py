@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, cast
 
 from cloche.errors import Forbidden
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 async def create(services: Services, call: Call) -> Reply:
     wanted = cast("SandboxCreate", call.body)
-    row = await services.creates.create(call.principal.owner, wanted, call.idempotency_key)
+    began = time.monotonic()
+    row = await services.creates.create(call.principal, wanted, call.idempotency_key)
+    services.metrics.observe("claim" if row.origin.warm else "create", time.monotonic() - began)
     return Reply(row.to_model(), status=201, headers={"Location": f"/v1/sandboxes/{row.id}"})
 
 

@@ -138,6 +138,7 @@ class Claims:
         claimed = self._store.claim(row, key, **changes)
         won.live.row = claimed
         won.live.active_us = now
+        self._workshop.handed_out(won.live)
         return claimed
 
     # What was not handed out

@@ -19,6 +19,7 @@ from cloche_server.pools.parked import Parked
 from cloche_server.pools.recipe import Recipe, may_be_warm, recipe_of_row
 from cloche_server.routing import invalid
 from cloche_server.sandboxes import DriverSet, Images
+from cloche_server.sandboxes._creating import check_policy
 from cloche_server.state import IdempotencyClaim, PoolRow, PoolStore, SandboxRow
 from cloche_server.templates import TemplateService, Workshop
 from cloche_server.templates._spec import parse_reference
@@ -32,8 +33,8 @@ class Places(Protocol):
     def room(self) -> int:
         """Sandboxes the server may have besides those that somebody has."""
 
-    def reserve(self, owner: str, name: str | None) -> AbstractContextManager[None]:
-        """A place among the owner's, held until the body ends. `LimitReached`, or `Conflict` when the name is in use."""
+    def reserve(self, owner: str) -> AbstractContextManager[None]:
+        """A place among the owner's, held until the body ends. `LimitReached`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +175,12 @@ class PoolService:
         pool = self._serving(owner, made.recipe)
         if pool is None:
             return None
+        self._check_policy(pool, wanted)
         now = self._monotonic()
         pool.demand.seen(now)
         pool.intents.met(now)
         try:
-            with self._places.reserve(owner, wanted.name):
+            with self._places.reserve(owner):
                 row = await self._claims.claim(pool, wanted, made.env, key)
         finally:
             self._keeper.wake()
@@ -187,6 +189,13 @@ class PoolService:
         else:
             pool.claims += 1
         return row
+
+    def _check_policy(self, pool: LivePool, wanted: SandboxCreate) -> None:
+        """As for one that is made: `UnsupportedCapability`."""
+        lives = (self._workshop.parked(one.sandbox_id) for one in pool.stock.all())
+        live = next((live for live in lives if live is not None), None)
+        if live is not None:
+            check_policy(wanted.lifecycle, live.driver)
 
     def _serving(self, owner: str, recipe: Recipe) -> LivePool | None:
         """The pool with that recipe; of several the one with most ready."""

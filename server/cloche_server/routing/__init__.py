@@ -35,12 +35,15 @@ from cloche_server.routing._params import (
     parse_query,
     problems_of,
 )
-from cloche_server.routing._route import Act, Call, Reply, Route, Streams
+from cloche_server.routing._route import Act, BodySink, Call, Reply, Route, Streams
+from cloche_server.routing._template_params import BuildWait, ListTemplates, WaitForBuild
 
 __all__ = [
     "PATH_TYPES",
     "Act",
     "AppendPath",
+    "BodySink",
+    "BuildWait",
     "Call",
     "FromCursor",
     "GlobPath",
@@ -72,6 +75,7 @@ __all__ = [
     "UseLogin",
     "Wait",
     "WaitByDefault",
+    "WaitForBuild",
     "WritePath",
     "invalid",
     "parse_query",

@@ -12,6 +12,7 @@ from cloche.models import ContextId, KeyId, Name, ProcessId, RunId, SandboxId, S
 from cloche.models.browser import UiPath
 from cloche.models.processes import StreamName
 from cloche.models.runs import MAX_WAIT_S
+from cloche.models.templates import TemplateRef
 from cloche.models.terminals import ShareId, TerminalId
 
 MAX_FIELDS: Final = 128
@@ -148,6 +149,8 @@ PATH_TYPES: Final[dict[str, TypeAdapter[str]]] = {
     "watch_id": TypeAdapter(WatchId),
     "snapshot": TypeAdapter(Name),
     "volume": TypeAdapter(Name),
+    "template_ref": TypeAdapter(TemplateRef),
+    "pool_name": TypeAdapter(Name),
     "asset": TypeAdapter(AssetName),
     "port": TypeAdapter(PortText),
     "name": TypeAdapter(Name),

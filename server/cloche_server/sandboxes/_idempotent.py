@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from cloche.errors import Conflict, Gone
 from cloche.models import SandboxCreate, SandboxState
-from cloche_server.sandboxes._service import SandboxService
-from cloche_server.state import IdempotencyRow, IdempotencyStore, SandboxRow
+from cloche_server.auth import Principal
+from cloche_server.sandboxes._creating import Claim
+from cloche_server.state import IdempotencyClaim, IdempotencyRow, IdempotencyStore, SandboxRow, SandboxStore
 
 
 def hash_body(wanted: SandboxCreate) -> str:
@@ -18,18 +21,28 @@ def hash_body(wanted: SandboxCreate) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
+class Make(Protocol):
+    """Makes a sandbox, or hands one out: ``key`` is to be recorded with it, or ``claim`` told the id as soon as it is there."""
+
+    def __call__(
+        self, principal: Principal, wanted: SandboxCreate, key: IdempotencyClaim | None, claim: Claim | None, /
+    ) -> Coroutine[Any, Any, SandboxRow]: ...
+
+
 class IdempotentCreate:
     """Keys belong to owners."""
 
-    def __init__(self, service: SandboxService, records: IdempotencyStore) -> None:
-        self._service = service
+    def __init__(self, make: Make, store: SandboxStore, records: IdempotencyStore) -> None:
+        self._make = make
+        self._store = store
         self._records = records
         self._under_way: dict[tuple[str, str], tuple[str, asyncio.Task[SandboxRow]]] = {}
 
-    async def create(self, owner: str, wanted: SandboxCreate, key: str | None) -> SandboxRow:
+    async def create(self, principal: Principal, wanted: SandboxCreate, key: str | None) -> SandboxRow:
         """`Conflict` for a key that was used with another body, `Gone` when its sandbox was deleted since."""
         if key is None:
-            return await self._service.create(owner, wanted)
+            return await self._make(principal, wanted, None, None)
+        owner = principal.owner
         body_hash = hash_body(wanted)
         if (owner, key) in self._under_way:
             first_hash, task = self._under_way[owner, key]
@@ -38,16 +51,18 @@ class IdempotentCreate:
         made = self._records.find(owner, key)
         if made is not None:
             _same(made.body_hash, body_hash, key)
-            row = self._service.store.get(made.sandbox_id)
+            row = self._store.get(made.sandbox_id)
             if row is not None:
                 return _still_there(row)
-        return await self._first(owner, wanted, key, body_hash)
+        return await self._first(principal, wanted, key, body_hash)
 
-    async def _first(self, owner: str, wanted: SandboxCreate, key: str, body_hash: str) -> SandboxRow:
+    async def _first(self, principal: Principal, wanted: SandboxCreate, key: str, body_hash: str) -> SandboxRow:
+        owner = principal.owner
+
         def claim(sandbox_id: str) -> None:
             self._records.record(owner, key, IdempotencyRow(body_hash, sandbox_id))
 
-        task = asyncio.create_task(self._service.create(owner, wanted, claim))
+        task = asyncio.create_task(self._make(principal, wanted, IdempotencyClaim(key, body_hash), claim))
         self._under_way[owner, key] = (body_hash, task)
         task.add_done_callback(lambda _: self._under_way.pop((owner, key)) and None)
         return await asyncio.shield(task)

@@ -212,7 +212,7 @@ class TemplateService:
         live = await _in_step("start", self._workshop.make(row.owner, wanted, BUILDER))
         try:
             guest = Guest(live.uplink.pool)
-            await make_ready(guest, spec, log)
+            await _make_ready(guest, spec, log)
             log.line("== snapshot")
             return await _in_step("snapshot", self._workshop.save(live, row.reference))
         finally:
@@ -267,15 +267,10 @@ class TemplateService:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def make_ready(guest: Guest, spec: TemplateCreate, log: BuildLog) -> None:
+async def _make_ready(guest: Guest, spec: TemplateCreate, log: BuildLog) -> None:
     """All steps of a fresh sandbox. `StepFailed`."""
     if spec.setup:
         await _in_step("setup", run_setup(guest, spec.setup, spec.setup_timeout_s, log))
-    await make_live(guest, spec, log)
-
-
-async def make_live(guest: Guest, spec: TemplateCreate, log: BuildLog) -> None:
-    """The steps whose outcome is in memory alone: done again where a snapshot has none. `StepFailed`."""
     await _in_step("context", start_contexts(guest, spec.contexts, spec.setup_timeout_s, log))
     await _in_step("service", declare_services(guest, spec.services, spec.setup_timeout_s, log))
 

@@ -20,6 +20,9 @@ class Workshop(Protocol):
     def parked(self, sandbox_id: str) -> Live | None:
         """One that was made here, still runs, and is nobody's yet."""
 
+    def handed_out(self, live: Live) -> None:
+        """It is somebody's now: its row says so, and whoever looks after lifecycles is told."""
+
     async def save(self, live: Live, reference: str) -> str:
         """The id of a snapshot of it, with memory where the driver can, for the template's version ``reference``."""
 

@@ -1,0 +1,34 @@
+"""Pools and intents of the API: a thin layer over the pool service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from cloche.models import IntentCreate, Page, Pool, PoolCreate
+from cloche_server.routing import Call, Reply
+
+if TYPE_CHECKING:
+    from cloche_server.services import Services
+
+
+async def put(services: Services, call: Call) -> Reply:
+    wanted = cast("PoolCreate", call.body)
+    return Reply(services.pools.put(call.principal.owner, call.path["pool_name"], wanted))
+
+
+async def list_all(services: Services, call: Call) -> Reply:
+    owner = None if call.principal.sees_all else call.principal.owner
+    return Reply(Page[Pool](items=services.pools.list(owner)))
+
+
+async def get(services: Services, call: Call) -> Reply:
+    return Reply(services.pools.get(call.principal.owner, call.path["pool_name"]))
+
+
+async def delete(services: Services, call: Call) -> Reply:
+    return Reply(await services.pools.delete(call.principal.owner, call.path["pool_name"]))
+
+
+async def intend(services: Services, call: Call) -> Reply:
+    wanted = cast("IntentCreate", call.body)
+    return Reply(services.pools.intend(call.principal.owner, wanted), status=202)

@@ -1,0 +1,82 @@
+"""The `Workshop` over the sandbox service and the snapshots of this server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from cloche.errors import Gone
+from cloche.models import SandboxCreate
+from cloche_server.sandboxes import SandboxService
+from cloche_server.sandboxes._live import Live
+from cloche_server.snapshots._library import SnapshotLibrary
+from cloche_server.state import SandboxRow, SnapshotRow, TemplateStore
+from cloche_server.templates._spec import parse_reference
+from cloche_server.templates._starting import TemplateStarts
+
+_LOG: Final = logging.getLogger("cloche.templates")
+
+
+Save = Callable[[SandboxRow, str], Awaitable[SnapshotRow]]
+"""Of a running sandbox, for the template's version."""
+
+
+class SandboxWorkshop:
+    """See `Workshop`."""
+
+    def __init__(
+        self,
+        sandboxes: SandboxService,
+        save: Save,
+        library: SnapshotLibrary,
+        templates: TemplateStore,
+        starts: TemplateStarts,
+    ) -> None:
+        self._sandboxes = sandboxes
+        self._save = save
+        self._library = library
+        self._templates = templates
+        self._starts = starts
+
+    async def make(self, owner: str, wanted: SandboxCreate, pool: str) -> Live:
+        if wanted.template is None:
+            row = await self._sandboxes.create(owner, wanted, pool=pool)
+        else:
+            name, version = parse_reference(wanted.template)
+            template = self._templates.get(owner, name, version or 0)
+            assert template is not None, "pools name versions that are ready"
+            row = await self._starts.start(template, wanted, owner=owner, pool=pool)
+        live = self.parked(row.id)
+        if live is None:
+            raise Gone(f"sandbox {row.id} ended at once", details={"kind": "sandbox", "id": row.id})
+        return live
+
+    def parked(self, sandbox_id: str) -> Live | None:
+        live = self._sandboxes.registry.live.get(sandbox_id)
+        return live if live is not None and live.row.pool is not None else None
+
+    def handed_out(self, live: Live) -> None:
+        self._sandboxes.registry.changed(live.row.id)
+
+    async def save(self, live: Live, reference: str) -> str:
+        return (await self._save(live.row, reference)).id
+
+    async def discard(self, sandbox_id: str) -> None:
+        try:
+            await self._sandboxes.end(sandbox_id)
+        except Gone:
+            pass
+        except Exception:
+            _LOG.exception("a sandbox could not be removed", extra={"sandbox_id": sandbox_id})
+            return
+        self._sandboxes.forget(sandbox_id)
+
+    async def discard_snapshot(self, snapshot_id: str) -> None:
+        row = self._library.store.get(snapshot_id)
+        if row is not None and row.state != "deleted":
+            await self._library.remove(row)
+
+    def has_snapshot(self, snapshot_id: str) -> bool:
+        row = self._library.store.get(snapshot_id)
+        return row is not None and row.state == "ready"
