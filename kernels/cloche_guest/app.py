@@ -84,6 +84,9 @@ def lifecycle_routes(parts: Parts) -> list[tuple[Any, ...]]:
             {"uplink": parts.uplink, "events": parts.events},
         ),
         (r"/v1/identity", lifecycle_handlers.IdentityHandler, {"rebirth": parts.rebirth}),
+        (r"/v1/activity", lifecycle_handlers.ActivityHandler, {"activity": parts.activity}),
+        (r"/v1/end-all", lifecycle_handlers.EndAllHandler, {"parts": parts}),
+        (r"/v1/variables/summary", lifecycle_handlers.VariablesSummaryHandler, {"contexts": parts.contexts}),
     ]
 
 

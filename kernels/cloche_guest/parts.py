@@ -6,6 +6,7 @@ import asyncio
 import os
 from dataclasses import dataclass
 
+from cloche_guest.activity import ActivityMeter
 from cloche_guest.children import Children
 from cloche_guest.clock import LifeClock
 from cloche_guest.config import GuestConfig
@@ -17,11 +18,12 @@ from cloche_guest.memory_guard import start_memory_guard
 from cloche_guest.oom_watch import watch_memory_kills
 from cloche_guest.ports import PortService
 from cloche_guest.processes import Declarations, ProcessService, Services
-from cloche_guest.rebirth import Rebirth
+from cloche_guest.rebirth import HasJournals, Rebirth
 from cloche_guest.sandbox_events import SandboxEvents
 from cloche_guest.sudo import SudoBroker
 from cloche_guest.terminals.service import TerminalService
 from cloche_guest.uplink import Uplink
+from cloche_guest.workers import worker_sources
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Parts:
     files: FileService
     watches: WatchService
     ports: PortService
+    activity: ActivityMeter
     rebirth: Rebirth
     uplink: Uplink | None
 
@@ -49,6 +52,13 @@ class Parts:
         self.sudo.open()
         self.services.open()
         self.ports.start()
+
+    async def end_all(self, *, start_services: bool) -> None:
+        """End whatever was started, in at most some ten seconds; the guest goes on."""
+        await self.services.stop()
+        await asyncio.gather(self.processes.stop(), self.terminals.end_all(), self.contexts.end_all())
+        if start_services:
+            self.services.open()
 
     async def close(self) -> None:
         """End everything, what others depend on last."""
@@ -97,12 +107,15 @@ def make_parts(config: GuestConfig, identity: SandboxIdentity, children: Childre
         account=account,
         workspace=workspace,
         runtime_dir=config.runtime_dir,
+        clock=clock,
         tell=events.append,
     )
     files = FileService(children, environment, account=account, workspace=workspace, may_be_root=may_be_root)
     watches = WatchService(files, clock)
     ports = PortService(events.append)
-    rebirth = Rebirth(identity, contexts, [events, contexts, processes, terminals, watches], events.append)
+    activity = ActivityMeter(clock, worker_sources(contexts, processes, terminals))
+    journals: list[HasJournals] = [events, contexts, processes, terminals, watches]
+    rebirth = Rebirth(identity, contexts, journals, activity.touch, events.append)
     return Parts(
         identity=identity,
         clock=clock,
@@ -116,6 +129,7 @@ def make_parts(config: GuestConfig, identity: SandboxIdentity, children: Childre
         files=files,
         watches=watches,
         ports=ports,
+        activity=activity,
         rebirth=rebirth,
         uplink=Uplink(config, identity, rebirth, ports.close_tunnels) if config.listen is None else None,
     )

@@ -26,18 +26,21 @@ class HasJournals(Protocol):
 
 
 class Rebirth:
-    """`identity` is changed; `tell` is heard in the sandbox' journal."""
+    """`identity` is changed; `touch` is called, because time before does not count as idle time of the new life; `tell` is
+    heard in the sandbox' journal."""
 
     def __init__(
         self,
         identity: SandboxIdentity,
         contexts: ContextService,
         parts: Sequence[HasJournals],
+        touch: Callable[[], None],
         tell: Callable[[str, Mapping[str, JsonValue]], None],
     ) -> None:
         self._identity = identity
         self._contexts = contexts
         self._parts = parts
+        self._touch = touch
         self._tell = tell
 
     async def be_reborn(self, identity: Identity) -> None:
@@ -63,6 +66,7 @@ class Rebirth:
     async def _adopt(self, identity: Identity) -> None:
         before = self._identity.environment()
         self._identity.become(identity)
+        self._touch()
         await self._contexts.adopt(IdentityChange(before, self._identity.environment(), identity))
         self._tell(
             "sandbox_reborn",

@@ -20,6 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 
 Json = dict[str, Any]
 TIMEOUT_S = 30.0
+_MAIN = "from cloche_guest.__main__ import main; main()"
 
 
 class Guest:
@@ -169,13 +170,13 @@ def is_running(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def running_guest(**environ: str) -> Iterator[Guest]:
-    """A guest on a loopback port, with a home of its own; ends with nothing left."""
+def running_guest(*, before: str = "", **environ: str) -> Iterator[Guest]:
+    """A guest on a loopback port, with a home of its own; ends with nothing left. `before`: code that runs in it first."""
     with tempfile.TemporaryDirectory(prefix="cg") as directory, open(Path(directory) / "log", "w+b") as log:
         home = Path(directory) / "home"
         home.mkdir()
         process = subprocess.Popen(
-            [sys.executable, "-m", "cloche_guest", "--listen", "127.0.0.1:0"],
+            [sys.executable, "-c", f"{before}\n{_MAIN}", "--listen", "127.0.0.1:0"],
             env=guest_environ(Path(directory), home) | environ,
             stderr=log,
             stdout=log,

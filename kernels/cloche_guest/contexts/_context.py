@@ -39,7 +39,7 @@ from cloche_guest.contexts._execution import Execution
 from cloche_guest.contexts._failure import explain_ours
 from cloche_guest.contexts._history import HistoryLog
 from cloche_guest.contexts._identity_change import IdentityChange
-from cloche_guest.contexts._kernel import Kernel, start_kernel
+from cloche_guest.contexts._kernel import ANSWER_TIMEOUT_S, Kernel, start_kernel
 from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
 from cloche_guest.contexts._queue import MAX_QUEUE, Queue
 from cloche_guest.contexts._router import (
@@ -102,6 +102,7 @@ class LiveContext:
         self._displays = Displays()
         self._changed = asyncio.Event()
         self._created_at = self._last_activity_at = datetime.now(UTC)
+        self.worked_at = around.clock()
         self._task = asyncio.create_task(self._serve(), name=f"context {context_id}")
 
     # What others ask.
@@ -200,7 +201,7 @@ class LiveContext:
         self._set_state(ContextState.DEAD, explain_ours("deleted"))
         self.journal.feed.close()
 
-    async def ask(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, kind: str, content: dict[str, Any], timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
         """A question that the kernel answers while it is busy, too.
 
         Raises:
@@ -211,7 +212,7 @@ class LiveContext:
             await asyncio.shield(self.started)
         if self._kernel is None:
             raise ContextDead(f"context {self.id} has no kernel right now", details={"state": self._state.value})
-        return await self._kernel.ask("control", kind, content)
+        return await self._kernel.ask("control", kind, content, timeout_s)
 
     async def adopt(self, change: IdentityChange) -> None:
         """Tell the kernel that the sandbox is another one now; return when it has taken that on, and its hooks have run.
@@ -229,6 +230,20 @@ class LiveContext:
         """See `Journal.renew`."""
         for feed in (self.journal.feed, *(run.feed for run in self.runs.all())):
             feed.journal.renew(new_epoch())
+
+    @property
+    def works(self) -> bool:
+        """A run runs or waits for its turn, or the kernel is on its way. Waiting for input is no work."""
+        if self._state in (ContextState.STARTING, ContextState.RESTARTING):
+            return True
+        if self._execution is None or self._execution.run.input_request is None:
+            return self._execution is not None or bool(self._queue.run_ids)
+        return False
+
+    @property
+    def tree(self) -> tuple[int, str] | None:
+        """Of its kernel, while there is one."""
+        return self._kernel.process.tree if self._kernel is not None else None
 
     # The task.
 
@@ -516,6 +531,7 @@ class LiveContext:
 
     def _touch(self) -> None:
         self._last_activity_at = datetime.now(UTC)
+        self.worked_at = self._around.clock()
         self._changed.set()
 
 

@@ -72,6 +72,11 @@ class KernelProcess:
         return self._directory / "k"
 
     @property
+    def tree(self) -> tuple[int, str]:
+        """Pid and mark, by which all is found that it has started."""
+        return self._child.pid, self._mark
+
+    @property
     def exited(self) -> asyncio.Future[object]:
         """Done when the process has ended."""
         return self._child.exited  # type: ignore[return-value]

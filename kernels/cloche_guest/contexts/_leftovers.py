@@ -31,6 +31,8 @@ class ProcessFacts:
     parent: int
     session: int
     mark: str | None
+    cpu_ticks: int = 0
+    """Its own and those of children it has waited for."""
 
 
 def members(processes: Iterable[ProcessFacts], kernel_pid: int, mark: str) -> set[int]:
@@ -64,12 +66,14 @@ def read_processes() -> list[ProcessFacts]:
 def _read_process(pid: int) -> ProcessFacts | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            state, parent, _, session = file.read().rpartition(b") ")[2].split()[:4]
+            fields = file.read().rpartition(b") ")[2].split()
+        state, parent, _, session = fields[:4]
+        cpu_ticks = sum(map(int, fields[11:15]))
     except (OSError, ValueError):
         return None
     if state in (b"Z", b"X"):
         return None
-    return ProcessFacts(pid, int(parent), int(session), _read_mark(pid))
+    return ProcessFacts(pid, int(parent), int(session), _read_mark(pid), cpu_ticks)
 
 
 def _read_mark(pid: int) -> str | None:

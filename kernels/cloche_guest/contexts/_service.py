@@ -23,6 +23,7 @@ from cloche.models import (
     InspectRequest,
     Variables,
 )
+from cloche.models.guest import VariablesSummary
 from cloche_guest.children import Account, Children
 from cloche_guest.clock import Clock
 from cloche_guest.contexts._context import LiveContext, Surroundings
@@ -38,6 +39,9 @@ MAX_REMEMBERED: Final = 1000
 
 DEFAULT: Final = "default"
 STOP_GRACE_S: Final = 2.0
+
+DIGESTS_S: Final = 60.0
+"""A GiB of arrays takes some 2 s."""
 
 ADOPT_S: Final = 2.0
 """An idle kernel answers in a millisecond or two; hooks of the user may take longer."""
@@ -115,11 +119,7 @@ class ContextService:
     async def delete(self, context_id: str) -> Context:
         """End a context with everything it started; returns what it was at the end."""
         context = self.get(context_id)
-        del self._contexts[context_id]
-        if context_id != DEFAULT:  # the default one can be used again
-            self._deleted[context_id] = None
-            if len(self._deleted) > MAX_REMEMBERED:
-                self._deleted.popitem(last=False)
+        self._forget(context_id)
         await context.delete()
         return context.to_model()
 
@@ -132,6 +132,11 @@ class ContextService:
             await context.restart()
         except KernelStartFailed as error:
             raise _typed(error) from error
+
+    async def variables_summary(self, context: LiveContext) -> VariablesSummary:
+        """The user's names with digests of their values."""
+        reply = await context.ask("cloche_digests_request", {}, DIGESTS_S)
+        return VariablesSummary.model_validate({"variables": reply["variables"], "truncated": reply["truncated"]})
 
     async def adopt(self, change: IdentityChange) -> None:
         """Tell all kernels that the sandbox is another one now. One that does not answer in `ADOPT_S` hears of it when it
@@ -156,11 +161,16 @@ class ContextService:
         for context in self._contexts.values():
             context.renew_journals()
 
-    async def stop(self) -> None:
-        """End all contexts, politely."""
+    async def end_all(self) -> None:
+        """End all contexts, politely; others can be made."""
         contexts = list(self._contexts.values())
-        self._contexts.clear()
+        for context in contexts:
+            self._forget(context.id)
         await asyncio.gather(*(context.delete(STOP_GRACE_S) for context in contexts))
+
+    async def stop(self) -> None:
+        """The end."""
+        await self.end_all()
         self._zmq.destroy(linger=0)
 
     async def complete(self, context: LiveContext, body: CompleteRequest) -> CompleteReply:
@@ -183,6 +193,13 @@ class ContextService:
         """The user's names."""
         reply = await context.ask("cloche_variables_request", {})
         return Variables(variables=reply["variables"], truncated=reply["truncated"])
+
+    def _forget(self, context_id: str) -> None:
+        del self._contexts[context_id]
+        if context_id != DEFAULT:  # the default one can be used again
+            self._deleted[context_id] = None
+            if len(self._deleted) > MAX_REMEMBERED:
+                self._deleted.popitem(last=False)
 
     async def _create(self, context_id: str, body: ContextCreate) -> LiveContext:
         if len(self._contexts) >= MAX_CONTEXTS:

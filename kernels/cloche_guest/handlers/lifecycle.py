@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from cloche.errors import Conflict
-from cloche.models.guest import Identity, UplinksClose
+from cloche.models.guest import EndAll, Identity, UplinksClose, VariablesAsked
+from cloche_guest.activity import ActivityMeter
+from cloche_guest.contexts import ContextService
 from cloche_guest.http import Handler, NoQuery
+from cloche_guest.parts import Parts
 from cloche_guest.rebirth import Rebirth
 from cloche_guest.sandbox_events import SandboxEvents
 from cloche_guest.uplink import Uplink
@@ -39,3 +42,40 @@ class IdentityHandler(Handler):
         await self._rebirth.be_claimed(self.read_body(Identity))
         self.set_status(204)
         self.finish()
+
+
+class ActivityHandler(Handler):
+    """``/v1/activity``: see there."""
+
+    def initialize(self, activity: ActivityMeter) -> None:
+        self._activity = activity
+
+    async def get(self) -> None:
+        self.read_query(NoQuery)
+        self.answer(await self._activity.measure())
+
+
+class EndAllHandler(Handler):
+    """``/v1/end-all``: answers when nothing is left that was started."""
+
+    def initialize(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def post(self) -> None:
+        self.read_query(NoQuery)
+        body = self.read_body(EndAll)
+        await self._parts.end_all(start_services=body.start_services)
+        self.set_status(204)
+        self.finish()
+
+
+class VariablesSummaryHandler(Handler):
+    """``/v1/variables/summary``: variables with digests, for comparing two kernels."""
+
+    def initialize(self, contexts: ContextService) -> None:
+        self._contexts = contexts
+
+    async def post(self) -> None:
+        self.read_query(NoQuery)
+        context = self._contexts.get(self.read_body(VariablesAsked).context_id)
+        self.answer(await self._contexts.variables_summary(context))

@@ -16,6 +16,7 @@ from typing import Any
 
 from ipykernel.jsonutil import json_clean
 
+from ._digests import digest_variables
 from ._variables import list_variables
 
 MAX_THREADS = 8
@@ -34,6 +35,7 @@ class Inspector:
             "cloche_complete_request": self._complete,
             "cloche_inspect_request": self._inspect,
             "cloche_variables_request": self._variables,
+            "cloche_digests_request": self._digests,
         }
 
     def install(self) -> None:
@@ -78,6 +80,9 @@ class Inspector:
 
     def _variables(self, _: dict[str, Any]) -> dict[str, Any]:
         return list_variables(self._kernel.shell.user_ns, self._kernel.shell.user_ns_hidden)
+
+    def _digests(self, _: dict[str, Any]) -> dict[str, Any]:
+        return digest_variables(self._kernel.shell.user_ns, self._kernel.shell.user_ns_hidden)
 
 
 def _error(name: str, value: str) -> dict[str, Any]:

@@ -81,6 +81,8 @@ class LiveProcess:
         self._tree = Tree(launched.child, naming.mark)
         self._tell = tell
         self._clock = clock
+        self.worked_at = clock()
+        """When it last started, wrote or exited."""
         self._oom_kills = read_oom_kills()
         self._held = False
         self._created_at = datetime.now(UTC)
@@ -102,6 +104,16 @@ class LiveProcess:
         tell("process_started", {**self._names(), "pid": self._child.pid, "command": command[:256]})
 
     # What others ask.
+
+    @property
+    def service(self) -> str | None:
+        """Which it is the program of."""
+        return self._naming.service
+
+    @property
+    def tree(self) -> tuple[int, str]:
+        """Pid and mark, by which all is found that it has started."""
+        return self._child.pid, self._naming.mark
 
     @property
     def is_over(self) -> bool:
@@ -272,6 +284,7 @@ class LiveProcess:
         self._exited_at = datetime.now(UTC)
         self._duration_s = now - self._facts.started_at
         self._facts = replace(self._facts, exited_at=now)
+        self.worked_at = now
         if self._stdin is not None:
             self._stdin.close()
         told: dict[str, JsonValue] = {**self.exit.model_dump(mode="json"), "duration_s": self._duration_s}
@@ -329,6 +342,7 @@ class LiveProcess:
 
     def take_output(self, kind: str, data: bytes) -> None:
         self.counts[kind] += len(data)
+        self.worked_at = self._clock()
         self.feed.append(kind, data, split=split_bytes)
 
     def _note(self, kind: str, data: Mapping[str, JsonValue]) -> None:

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from cloche.errors import ClocheError, Gone, InvalidRequest, LimitReached, NotFound
 from cloche.models.terminals import CLOSE_NO_TERMINAL, Terminal, TerminalCreate
 from cloche_guest.children import Account, Children
+from cloche_guest.clock import Clock
 from cloche_guest.contexts._leftovers import MARK
 from cloche_guest.contexts._runs import new_id
 from cloche_guest.identity import new_epoch
@@ -45,6 +46,7 @@ class TerminalService:
         account: Account | None,
         workspace: str,
         runtime_dir: Path,
+        clock: Clock,
         tell: Callable[[str, Mapping[str, JsonValue]], None],
     ) -> None:
         self._children = children
@@ -52,6 +54,7 @@ class TerminalService:
         self._account = account
         self._workspace = workspace
         self._runtime_dir = runtime_dir
+        self._clock = clock
         self._tell = tell
         self._terminals: OrderedDict[str, LiveTerminal] = OrderedDict()
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -100,6 +103,7 @@ class TerminalService:
             mark=mark,
             recording=recording,
             tell=self._tell,
+            clock=self._clock,
         )
         env = {**self._environment(), **body.env, "TERM": "xterm-256color", "COLORTERM": "truecolor", MARK: mark}
 
@@ -128,15 +132,19 @@ class TerminalService:
         for terminal in self._terminals.values():
             terminal.session.epoch = new_epoch()
 
-    async def stop(self) -> None:
-        """End all."""
-        if self._ticking is not None:
-            self._ticking.cancel()
+    async def end_all(self) -> None:
+        """End all, and forget them; others can be made."""
         terminals = list(self._terminals.values())
-        self._terminals.clear()
         for terminal in terminals:
             terminal.close_connections(1001, "the sandbox ends")
+            self._forget(terminal)
         await asyncio.gather(*(terminal.end() for terminal in terminals))
+
+    async def stop(self) -> None:
+        """The end."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        await self.end_all()
 
     def _make_room(self) -> None:
         exited = [terminal for terminal in self._terminals.values() if terminal.exited]

@@ -16,6 +16,7 @@ from pydantic import JsonValue
 from cloche.models.terminals import ClientMessage, Hello, Terminal, TerminalCreate, TerminalExit, TerminalState
 from cloche.terminal_frames import Frame
 from cloche_guest.children import ExitStatus
+from cloche_guest.clock import Clock
 from cloche_guest.contexts import _leftovers
 from cloche_guest.terminals.log import Dimensions, OutputLog
 from cloche_guest.terminals.pty import Pty
@@ -26,6 +27,9 @@ REPAINT_S: Final = 0.05
 """Between the two size changes of a repaint: programs read their size when the signal arrives, not when it was sent."""
 
 HANGUP_GRACE_S: Final = 1.0
+
+REDRAW_S: Final = 1.0
+"""Programs draw their screen anew within this time of a change of size, which a viewer may cause by coming back."""
 
 
 @dataclass(slots=True)
@@ -48,6 +52,7 @@ class LiveTerminal:
         mark: str,
         recording: Recording | None,
         tell: Callable[[str, Mapping[str, JsonValue]], None],
+        clock: Clock,
     ) -> None:
         size = Dimensions(body.cols, body.rows)
         self.id = terminal_id
@@ -58,6 +63,10 @@ class LiveTerminal:
         self._mark = mark
         self._recording = recording
         self._tell = tell
+        self._clock = clock
+        self._resized_at = float("-inf")
+        self.worked_at = clock()
+        """When it last started, got keys or wrote; what it writes because its size changed is no work."""
         self._pty: Pty | None = None
         self._connections: dict[Key, _Connection] = {}
         self._next_key = 0
@@ -74,6 +83,11 @@ class LiveTerminal:
     @property
     def exited(self) -> bool:
         return self.session.exit is not None
+
+    @property
+    def tree(self) -> tuple[int, str] | None:
+        """Pid and mark, by which all is found that it has started."""
+        return (self._pty.pid, self._mark) if self._pty is not None and not self.exited else None
 
     @property
     def has_recording(self) -> bool:
@@ -122,6 +136,7 @@ class LiveTerminal:
     def receive(self, key: Key, message: ClientMessage | Frame) -> None:
         if isinstance(message, Frame):
             self._active_at = datetime.now(UTC)
+            self.worked_at = self._clock()
             self.session.input(key, message, _now())
         else:
             self.session.receive(key, message, _now())
@@ -184,6 +199,8 @@ class LiveTerminal:
 
     def on_output(self, data: bytes) -> None:
         self._active_at = datetime.now(UTC)
+        if (now := self._clock()) - self._resized_at > REDRAW_S:
+            self.worked_at = now
         self._record(OUTPUT, data)
         self.session.output(data, _now())
         self._carry_out()
@@ -231,11 +248,13 @@ class LiveTerminal:
             connection.wake()
 
     def _set_size(self, size: Dimensions) -> None:
+        self._resized_at = self._clock()
         self._record(RESIZE, f"{size.cols}x{size.rows}".encode())
         if self._pty is not None:
             self._pty.resize(size)
 
     def _start_repaint(self, size: Dimensions) -> None:
+        self._resized_at = self._clock()
         if self._pty is not None and self._repaint is None and size.rows > 1:
             self._pty.resize(Dimensions(size.cols, size.rows - 1))
             self._repaint = asyncio.get_running_loop().call_later(REPAINT_S, self._end_repaint)

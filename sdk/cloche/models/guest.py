@@ -86,6 +86,12 @@ class Activity(Model):
     idle_s: float = Field(ge=0, description="seconds since the last work; 0 while busy")
 
 
+class EndAll(Model):
+    """Body of ``POST /v1/end-all``: ends all contexts, processes and terminals; services stay declared."""
+
+    start_services: bool = Field(default=False, description="afterwards, as at the start of a guest")
+
+
 class VariablesAsked(Model):
     """Body of ``POST /v1/variables/summary``."""
 
