@@ -17,6 +17,7 @@ from cloche.errors import (
 )
 from cloche.models import Role, StateChange
 from cloche_server.api import lifecycle
+from cloche_server.metrics import Operation
 from cloche_server.routing import Act, Route
 
 _S: Final = "/v1/sandboxes/{sandbox_id}"
@@ -24,7 +25,9 @@ _EVERY: Final = (Conflict, SandboxNotRunning)
 _SAVING: Final = (UnsupportedCapability, SnapshotFailed, SandboxUnreachable)
 
 
-def _change(what: str, summary: str, act: Act, own_errors: tuple[type[ClocheError], ...]) -> Route:
+def _change(
+    what: str, summary: str, act: Act, own_errors: tuple[type[ClocheError], ...], timed: Operation | None = None
+) -> Route:
     return Route(
         "POST",
         f"{_S}/{what}",
@@ -35,13 +38,14 @@ def _change(what: str, summary: str, act: Act, own_errors: tuple[type[ClocheErro
         act,
         role=Role.MEMBER,
         own_errors=(*_EVERY, *own_errors),
+        timed=timed,
     )
 
 
 LIFECYCLE_ROUTES: Final = [
-    _change("pause", "Freeze a sandbox in RAM", lifecycle.pause, (UnsupportedCapability,)),
-    _change("suspend", "Write a sandbox to disk, memory included", lifecycle.suspend, _SAVING),
-    _change("stop", "End what runs in a sandbox and keep its files", lifecycle.stop, _SAVING),
+    _change("pause", "Freeze a sandbox in RAM", lifecycle.pause, (UnsupportedCapability,), "pause"),
+    _change("suspend", "Write a sandbox to disk, memory included", lifecycle.suspend, _SAVING, "suspend"),
+    _change("stop", "End what runs in a sandbox and keep its files", lifecycle.stop, _SAVING, "stop"),
     _change(
         "resume",
         "Wake a paused, suspended or stopped sandbox",

@@ -23,9 +23,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-Operation = Literal[
-    "create", "claim", "run", "pause", "suspend", "stop", "resume", "snapshot", "restore", "fork", "template_build"
-]
+Operation = Literal["create", "claim", "run", "pause", "suspend", "stop", "resume", "snapshot", "restore", "fork"]
 
 OPERATIONS: Final[tuple[Operation, ...]] = get_args(Operation)
 

@@ -51,6 +51,7 @@ class Watching:
             return
         if sandbox_id in self.deleting:
             return
+        await self._registry.life_ends(live.row)
         failure = failure_of(status)
         _LOG.warning("sandbox ended", extra={"sandbox_id": sandbox_id, "reason": failure.reason})
         registry = self._registry
@@ -61,6 +62,8 @@ class Watching:
 
     async def destroy(self, driver: Driver, sandbox_id: str) -> bool:
         """Bounded. False, and a line in the log, when something of it may be left."""
+        if (live := self._registry.live.get(sandbox_id)) is not None:
+            await self._registry.life_ends(live.row)
         try:
             async with asyncio.timeout(self._registry.limits.destroy_timeout_s):
                 await driver.destroy(sandbox_id)
