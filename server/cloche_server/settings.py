@@ -101,6 +101,14 @@ class Settings(BaseModel):
         return self.data_dir / "link.key"
 
     @property
+    def archive_key_path(self) -> Path:
+        return self.data_dir / "archive.key"
+
+    @property
+    def snapshots_dir(self) -> Path:
+        return self.data_dir / "snapshots"
+
+    @property
     def suspended_dir(self) -> Path:
         return self.data_dir / "suspended"
 

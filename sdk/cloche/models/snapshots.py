@@ -38,9 +38,11 @@ class Snapshot(Model):
     name: str | None
     owner: str
     labels: Labels
-    state: Literal["creating", "ready", "broken"]
+    state: Literal["creating", "ready", "broken", "deleted"]
     sandbox_id: SandboxId | None = Field(description="of which sandbox; null for an imported one")
-    parent: SnapshotId | None = Field(description="the snapshot its sandbox was last saved to, made from or rolled back to")
+    parent: SnapshotId | None = Field(
+        description="the snapshot its sandbox was last saved to, made from or rolled back to"
+    )
     memory: bool
     driver: str
     image: str

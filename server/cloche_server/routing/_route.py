@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
@@ -63,9 +63,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """``body`` is a model, bytes that are ready to be sent, or an iterator over the parts of a long body."""
+    """``body`` is a model, bytes that are ready to be sent, or the parts of a long body; those are closed at the end."""
 
-    body: BaseModel | bytes | AsyncIterator[bytes]
+    body: BaseModel | bytes | AsyncGenerator[bytes, None]
     status: int = http.HTTPStatus.OK
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Route:
     shareable: bool = False
     """The link to a terminal opens it, too."""
     timed: Operation | None = None
-    """Under which name the time until a whole answer (200) is observed; for calls that the guest answers."""
+    """Under which name the time until a whole answer (200, 201) is observed."""
 
     @property
     def to_guest(self) -> bool:

@@ -25,6 +25,7 @@ from cloche_server.relay import GuestCall, call_guest
 from cloche_server.sandboxes._live import Live
 from cloche_server.sandboxes._registry import Registry
 from cloche_server.sandboxes._saved import Saved, SavedIdentity
+from cloche_server.sandboxes._start import END_ALL
 from cloche_server.sandboxes._watching import Watching
 from cloche_server.uplink import Uplink
 
@@ -35,8 +36,6 @@ GRACE_S: Final = 1.0
 
 GUEST_BOUND_S: Final = 10.0
 """For one answer of the guest, and for it to dial again: it tries every 20 ms."""
-
-END_ALL: Final = GuestCall("POST", "/v1/end-all", statuses={204}, bound_s=60)
 
 
 class Saving:
@@ -70,6 +69,7 @@ class Saving:
 
     async def _checkpoint(self, live: Live, directory: Path, *, keep_running: bool) -> Checkpoint:
         if not keep_running:
+            await self._registry.life_ends(live.row)
             self._watching.release(live.row.id)
         try:
             return await live.driver.checkpoint(live.row.id, directory, keep_running=keep_running)

@@ -23,16 +23,19 @@ from cloche_server.uplink import Expected, Uplink, UplinkHub
 
 _LOG: Final = logging.getLogger("cloche.sandboxes")
 
+END_ALL: Final = GuestCall("POST", "/v1/end-all", statuses={204}, bound_s=60)
 HEALTH: Final = GuestCall("GET", "/v1/health", statuses={200}, bound_s=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a life begins from, when it is not the image alone. ``identity`` None: files only, and a new guest."""
+    """What a life begins from, when it is not the image alone. ``identity`` None: files only, and a new guest.
+    ``end_all``: contexts, processes and terminals in its memory end before anybody sees them."""
 
     directory: Path
     identity: SavedIdentity | None
     reason: RebirthReason
+    end_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ async def start_sandbox(life: Life, hub: UplinkHub, *, start_s: float, destroy_s
         uplink = await hub.listen(expected_first(life))
         async with asyncio.timeout(start_s):
             await driver.start(_spec(life, uplink), probe=_Probe(uplink))
+            if life.source is not None and life.source.end_all:
+                (await call_guest(uplink.pool, END_ALL, 65_536)).close()
         return Live(row=row, driver=driver, uplink=uplink, active_us=row.active_us)
     except BaseException as error:
         await asyncio.shield(_undo(row.id, driver, hub, destroy_s))

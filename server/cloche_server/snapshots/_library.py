@@ -32,6 +32,9 @@ IN_USE_BOUND_S: Final = 60.0
 """How long a delete waits for starts from the snapshot. The longest start has `Limits.start_timeout_s`, 60 s."""
 
 
+RESERVED: Final = frozenset({"import"})
+
+
 class SnapshotLibrary:
     """One for the server."""
 
@@ -213,10 +216,10 @@ def is_snapshot_id(text: str) -> bool:
 
 
 def check_new_name(name: str | None) -> None:
-    """`InvalidRequest` for a name that would be taken for an id."""
-    if name is not None and is_snapshot_id(name):
+    """`InvalidRequest` for a name that would be taken for something else: an id, or a path of the API."""
+    if name is not None and (is_snapshot_id(name) or name in RESERVED):
         raise InvalidRequest(
-            f"{name} looks like the id of a snapshot",
+            f"a snapshot cannot be named {name}: it would be taken for an id, or a path of the API",
             hint="choose another name",
-            details={"errors": [{"field": "name", "problem": "looks like the id of a snapshot"}]},
+            details={"errors": [{"field": "name", "problem": "looks like an id, or a path of the API"}]},
         )
