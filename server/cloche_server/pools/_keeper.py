@@ -171,15 +171,18 @@ class Keeper:
     async def _check(self, pool: LivePool, one: Parked) -> None:
         """Twice: once is what a busy machine makes of a healthy one. It may be claimed meanwhile."""
         live = self._workshop.parked(one.sandbox_id)
+        why = ""
         for _ in range(2):
             if live is None or one.sandbox_id not in pool.stock:
                 return
             try:
                 await check_health(live)
-            except ClocheError:
+            except ClocheError as error:
+                why = error.message
                 continue
             one.checked, one.suspect = self._monotonic(), False
             return
+        _LOG.warning("a ready sandbox is broken", extra={"sandbox_id": one.sandbox_id, "why": why})
         if pool.stock.discard(one.sandbox_id) is not None:
             pool.broken += 1
             await self._workshop.discard(one.sandbox_id)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from cloche.errors import Gone
 from cloche.models import SandboxCreate
-from cloche_server.sandboxes import SandboxService
+from cloche_server.sandboxes import Claim, SandboxService
 from cloche_server.sandboxes._live import Live
 from cloche_server.snapshots._library import SnapshotLibrary
 from cloche_server.state import SandboxRow, SnapshotRow, TemplateStore
@@ -40,17 +41,26 @@ class SandboxWorkshop:
         self._starts = starts
 
     async def make(self, owner: str, wanted: SandboxCreate, pool: str) -> Live:
-        if wanted.template is None:
-            row = await self._sandboxes.create(owner, wanted, pool=pool)
-        else:
-            name, version = parse_reference(wanted.template)
-            template = self._templates.get(owner, name, version or 0)
-            assert template is not None, "pools name versions that are ready"
-            row = await self._starts.start(template, wanted, owner=owner, pool=pool)
+        ids: list[str] = []
+        try:
+            row = await self._make(owner, wanted, pool, ids.append)
+        except asyncio.CancelledError:
+            # A create goes on without its caller; nobody would ever look for this one.
+            for sandbox_id in ids:
+                await asyncio.shield(self.discard(sandbox_id))
+            raise
         live = self.parked(row.id)
         if live is None:
             raise Gone(f"sandbox {row.id} ended at once", details={"kind": "sandbox", "id": row.id})
         return live
+
+    async def _make(self, owner: str, wanted: SandboxCreate, pool: str, claim: Claim) -> SandboxRow:
+        if wanted.template is None:
+            return await self._sandboxes.create(owner, wanted, claim, pool=pool)
+        name, version = parse_reference(wanted.template)
+        template = self._templates.get(owner, name, version or 0)
+        assert template is not None, "pools name versions that are ready"
+        return await self._starts.start(template, wanted, owner=owner, pool=pool, claim=claim)
 
     def parked(self, sandbox_id: str) -> Live | None:
         live = self._sandboxes.registry.live.get(sandbox_id)
