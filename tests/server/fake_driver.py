@@ -55,10 +55,8 @@ class FakeDriver:
     async def start(self, spec: SandboxSpec, probe: Probe | None = None) -> None:
         if self.start_error is not None:
             raise self.start_error
-        self.specs[spec.sandbox_id] = spec
-        self.ends[spec.sandbox_id] = asyncio.get_running_loop().create_future()
-        if not self.no_guest:
-            self._start_guest(spec)
+        saved = json.loads((spec.checkpoint / CHECKPOINT_FILE).read_text()) if spec.checkpoint else None
+        self.take_over(spec, saved)
         if probe is not None:
             try:
                 async with asyncio.timeout(2):
@@ -66,10 +64,16 @@ class FakeDriver:
             except TimeoutError as error:
                 raise SandboxStartFailed("no hello", details={"output": ""}) from error
 
-    def _start_guest(self, spec: SandboxSpec) -> None:
+    def take_over(self, spec: SandboxSpec, hello: dict[str, object] | None) -> None:
+        """It runs, also without a start: of a server before. ``hello``: what its guest says; None: what a new one does."""
+        self.specs[spec.sandbox_id] = spec
+        self.ends[spec.sandbox_id] = asyncio.get_running_loop().create_future()
+        if not self.no_guest:
+            self._start_guest(spec, hello)
+
+    def _start_guest(self, spec: SandboxSpec, saved: dict[str, object] | None) -> None:
         env = spec.guest_env
         json.loads(env["CLOCHE_ENV"])
-        saved = json.loads((spec.checkpoint / CHECKPOINT_FILE).read_text()) if spec.checkpoint else None
         guest = FakeGuest(
             spec.uplink_directory / "uplink.sock",
             env["CLOCHE_SANDBOX_ID"],

@@ -95,7 +95,10 @@ class FakeGuest:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """True when it had a request: by then another connection was dialled in its place."""
         writer.write(json.dumps(self.hello).encode() + b"\n")
-        reply = HelloReply.model_validate_json(await reader.readline())
+        line = await reader.readline()
+        if not line:  # the server stopped listening in between
+            return False
+        reply = HelloReply.model_validate_json(line)
         self.replies.append(reply)
         if reply.identity is None:
             return False
