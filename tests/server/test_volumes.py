@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cloche.errors import Conflict, InternalError, InvalidRequest, LimitReached, NotFound
+from cloche.errors import Conflict, InternalError, InvalidRequest, LimitReached, NotFound, SandboxStartFailed
 from cloche.models import Resources, Role, SandboxState, VolumeAttachment, VolumeCreate
 from cloche_server.auth import Principal
 from cloche_server.drivers import VolumeMount
@@ -20,7 +20,8 @@ from cloche_server.volumes import VolumeService
 from cloche_server.volumes._attaching import check_targets
 from cloche_server.volumes._mount_table import Mount, parse_mounts
 
-from .conftest import Harness
+from .conftest import Harness, harness
+from .fake_driver import FakeDriver
 
 ANN = Principal("key-a", "ann", Role.MEMBER)
 BOB = Principal("key-b", "bob", Role.MEMBER)
@@ -165,7 +166,7 @@ async def test_a_volume_is_empty_sparse_and_belongs_to_the_user(place: Place, se
     assert image.stat().st_blocks * 512 < 20 * 1024 * 1024
     assert image.stat().st_mode & 0o777 == 0o600
     place.sandbox(made.id)
-    mounts = await service.mounts([VolumeAttachment(volume=made.id, path="/data", read_only=True)])
+    mounts = await service.mounts("ann", [VolumeAttachment(volume=made.id, path="/data", read_only=True)])
     assert mounts == [VolumeMount(place.mounts / made.id, "/data", read_only=True)]
     root = mounts[0].source
     assert list(root.iterdir()) == []
@@ -182,7 +183,7 @@ async def test_a_full_volume_harms_nothing_beside_it(place: Place, service: Volu
     first, second = [
         mount.source
         for mount in await service.mounts(
-            [VolumeAttachment(volume=small.id, path="/a"), VolumeAttachment(volume=other.id, path="/b")]
+            "ann", [VolumeAttachment(volume=small.id, path="/a"), VolumeAttachment(volume=other.id, path="/b")]
         )
     ]
     with pytest.raises(OSError, match="No space left"):
@@ -276,7 +277,7 @@ async def test_a_volume_is_mounted_once_for_all_and_unmounted_after_the_last(
     made = await service.create("ann", wanted())
     assert place.mounted() == []
     rows = [place.sandbox(made.id) for _ in range(2)]
-    together = await asyncio.gather(*(service.mounts(row.volumes) for row in rows))
+    together = await asyncio.gather(*(service.mounts("ann", row.volumes) for row in rows))
     assert together[0] == together[1]
     assert place.mounted() == ["volumes", made.id]
     (together[0][0].source / "file").write_text("x" * 100_000)
@@ -288,7 +289,7 @@ async def test_a_volume_is_mounted_once_for_all_and_unmounted_after_the_last(
     assert place.mounted() == ["volumes"]
     await until(lambda: place.loops() == [])
     assert service.get(ANN, "data").used_bytes >= 100_000
-    (again,) = await service.mounts(rows[1].volumes)
+    (again,) = await service.mounts("ann", rows[1].volumes)
     assert (again.source / "file").read_text() == "x" * 100_000
 
 
@@ -298,7 +299,7 @@ async def test_the_service_sweeps_by_itself(place: Place, monkeypatch: pytest.Mo
     service = await place.service()
     made = await service.create("ann", wanted())
     row = place.sandbox(made.id)
-    await service.mounts(row.volumes)
+    await service.mounts("ann", row.volumes)
     place.sandboxes.update(row, state=SandboxState.DELETED)
     await until(lambda: place.mounted() == ["volumes"])
     await service.close()
@@ -310,7 +311,7 @@ async def test_the_service_sweeps_by_itself(place: Place, monkeypatch: pytest.Mo
 async def test_a_volume_in_use_on_the_host_is_unmounted_by_a_later_sweep(place: Place, service: VolumeService) -> None:
     made = await service.create("ann", wanted())
     row = place.sandbox(made.id)
-    (mount,) = await service.mounts(row.volumes)
+    (mount,) = await service.mounts("ann", row.volumes)
     place.sandboxes.update(row, state=SandboxState.DELETED)
     descriptor = os.open(mount.source, os.O_RDONLY)
     try:
@@ -327,9 +328,9 @@ async def test_a_server_that_was_killed_leaves_mounts_that_the_next_one_uses(pla
     killed = await place.service()
     kept, gone = await killed.create("ann", wanted("kept")), await killed.create("ann", wanted("gone"))
     rows = [place.sandbox(kept.id, SandboxState.RUNNING), place.sandbox(gone.id, SandboxState.RUNNING)]
-    (mount,) = await killed.mounts(rows[0].volumes)
+    (mount,) = await killed.mounts("ann", rows[0].volumes)
     (mount.source / "file").write_text("here")
-    await killed.mounts(rows[1].volumes)
+    await killed.mounts("ann", rows[1].volumes)
     place.sandboxes.update(rows[1], state=SandboxState.DELETED)
     place.store.delete(gone.id)
     (place.images / "vol-orphan000000.img").write_bytes(b"of a create that was cut short")
@@ -337,7 +338,7 @@ async def test_a_server_that_was_killed_leaves_mounts_that_the_next_one_uses(pla
     service = await place.service()
     assert place.mounted() == ["volumes", kept.id]
     assert [path.name for path in place.images.iterdir()] == [f"{kept.id}.img"]
-    assert await service.mounts(rows[0].volumes) == [mount]
+    assert await service.mounts("ann", rows[0].volumes) == [mount]
     assert (mount.source / "file").read_text() == "here"
     assert place.mounted() == ["volumes", kept.id]
     assert len(place.loops()) == 1
@@ -357,7 +358,7 @@ async def test_a_mount_of_something_else_is_undone_at_start(place: Place) -> Non
     assert place.mounted() == [made.id]
     service = await place.service()
     assert place.mounted() == []
-    (mount,) = await service.mounts(place.sandbox(made.id).volumes)
+    (mount,) = await service.mounts("ann", place.sandbox(made.id).volumes)
     assert mount.source.stat().st_uid == 1000
     await service.close()
 
@@ -368,7 +369,7 @@ async def test_unmounting_reaches_the_copies_in_other_mount_namespaces(place: Pl
     of the moment mounted, with its loop device, until it ended."""
     made = await service.create("ann", wanted())
     row = place.sandbox(made.id)
-    await service.mounts(row.volumes)
+    await service.mounts("ann", row.volumes)
     command = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", "echo ready; exec sleep 60"]
     bystander = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
@@ -390,8 +391,20 @@ async def test_a_volume_deleted_under_a_snapshot_is_not_found_by_its_sandbox(
     await service.delete(ANN, made.id)
     row = place.sandbox(made.id)
     with pytest.raises(NotFound, match=made.id):
-        await service.mounts(row.volumes)
+        await service.mounts("ann", row.volumes)
     assert place.mounted() == []
+
+
+@needs_root
+async def test_a_row_that_names_a_volume_of_another_owner_does_not_get_it(place: Place, service: VolumeService) -> None:
+    """A snapshot that was exported names volumes by id, and anybody may import it."""
+    made = await service.create("ann", wanted())
+    attachments = [VolumeAttachment(volume=made.id, path="/data")]
+    place.sandbox(made.id)
+    with pytest.raises(NotFound, match=made.id):
+        await service.mounts("bob", attachments)
+    assert place.mounted() == []
+    assert len(await service.mounts("ann", attachments)) == 1
 
 
 # -- over HTTP
@@ -428,3 +441,25 @@ async def test_volumes_come_in_pages(cloche: Harness) -> None:
     second = (await cloche.client.get("/v1/volumes", params={"limit": 2, "page": first["next_page"]})).json()
     assert [item["name"] for item in [*first["items"], *second["items"]]] == names[::-1]
     assert second["next_page"] is None
+
+
+@needs_root
+async def test_a_sandbox_gets_its_volumes_from_a_driver_that_has_them(short_dir: Path) -> None:
+    body = {"volumes": [{"volume": "data", "path": "/data"}]}
+    async with harness(short_dir) as cloche:
+        assert (await cloche.client.post("/v1/sandboxes", json=body)).status_code == 404
+        await cloche.client.post("/v1/volumes", json={"name": "data", "size_mb": 16})
+        sandbox_id = await cloche.sandbox(**body)
+        point = cloche.settings.volume_mounts_dir / (await cloche.client.get("/v1/volumes/data")).json()["id"]
+        assert cloche.driver.specs[sandbox_id].volumes == (VolumeMount(point, "/data"),)
+        assert point.is_mount()
+        assert (await cloche.client.delete("/v1/volumes/data")).status_code == 409
+        cloche.driver.start_error = SandboxStartFailed("no")
+        assert (await cloche.client.post("/v1/sandboxes", json=body)).status_code == 503
+        await cloche.client.delete(f"/v1/sandboxes/{sandbox_id}")
+        assert (await cloche.client.delete("/v1/volumes/data")).status_code == 200
+        assert not point.exists()
+    async with harness(short_dir, FakeDriver(capabilities=frozenset())) as cloche:
+        await cloche.client.post("/v1/volumes", json={"name": "data", "size_mb": 16})
+        answer = await cloche.client.post("/v1/sandboxes", json=body)
+        assert (answer.status_code, answer.json()["code"]) == (409, "unsupported_capability")

@@ -48,6 +48,7 @@ class Creating:
         driver = registry.drivers.choose(wanted.driver)
         image = registry.images.resolve(wanted.image)
         check_policy(wanted.lifecycle, driver)
+        check_volumes(wanted, driver)
         token = new_uplink_token()
         row = replace(self.new_row(owner, wanted, driver, image, token), pool=pool)
         return await self.insert(row, lambda: self._start(row, driver, image, token), claim)
@@ -81,7 +82,7 @@ class Creating:
 
     async def _start(self, row: SandboxRow, driver: Driver, image: ResolvedImage, token: str) -> None:
         registry, limits = self._registry, self._registry.limits
-        life = Life(row, driver, image, token, mounts=await self._volumes.mounts(row.volumes))
+        life = Life(row, driver, image, token, mounts=await self._volumes.mounts(row.owner, row.volumes))
         live = await start_sandbox(
             life, registry.hub, start_s=limits.start_timeout_s, destroy_s=limits.destroy_timeout_s
         )
@@ -177,4 +178,14 @@ def check_policy(policy: LifecyclePolicy, driver: Driver) -> None:
             f"the driver {driver.name} cannot suspend, and the lifecycle asks for it",
             hint="use the action stop, which keeps files, or the driver gvisor",
             details={"driver": driver.name, "capability": "memory_snapshot"},
+        )
+
+
+def check_volumes(wanted: SandboxCreate, driver: Driver) -> None:
+    """`UnsupportedCapability` for volumes where the driver has none."""
+    if wanted.volumes and "volumes" not in driver.capabilities:
+        raise UnsupportedCapability(
+            f"the driver {driver.name} cannot attach volumes",
+            hint="use another driver, or copy the files",
+            details={"driver": driver.name, "capability": "volumes"},
         )

@@ -45,8 +45,8 @@ class Volumes(Protocol):
     def resolve(self, owner: str, attachments: Sequence[VolumeAttachment], /) -> list[VolumeAttachment]:
         """The same with ids in the place of names. `NotFound`."""
 
-    async def mounts(self, attachments: Sequence[VolumeAttachment], /) -> list[VolumeMount]:
-        """For a sandbox that starts, whose row names these volumes already."""
+    async def mounts(self, owner: str, attachments: Sequence[VolumeAttachment], /) -> list[VolumeMount]:
+        """For a sandbox that starts, whose row names these volumes already. `NotFound`."""
 
 
 class NoVolumes:
@@ -57,7 +57,7 @@ class NoVolumes:
             raise NotFound(f"there is no volume {attachment.volume!r}", details={"kind": "volume"})
         return []
 
-    async def mounts(self, _attachments: Sequence[VolumeAttachment]) -> list[VolumeMount]:
+    async def mounts(self, _owner: str, _attachments: Sequence[VolumeAttachment]) -> list[VolumeMount]:
         return []
 
 

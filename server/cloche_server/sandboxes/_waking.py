@@ -128,7 +128,7 @@ class Waking:
         row = registry.update(sandbox_id, token_hash=hash_secret(token) if identity is None else identity.session_hash)
         driver = registry.drivers.choose(row.driver)
         image = await asyncio.to_thread(registry.images.resolve, row.image_digest)
-        life = Life(row, driver, image, token, source, await self._volumes.mounts(row.volumes))
+        life = Life(row, driver, image, token, source, await self._volumes.mounts(row.owner, row.volumes))
         limits = registry.limits
         live = await start_sandbox(
             life, registry.hub, start_s=limits.start_timeout_s, destroy_s=limits.destroy_timeout_s

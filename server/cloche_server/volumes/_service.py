@@ -160,20 +160,21 @@ class VolumeService:
             raise _unknown(reference)
         return row
 
-    async def mounts(self, attachments: Sequence[VolumeAttachment]) -> list[VolumeMount]:
-        """For a sandbox that starts; all volumes are mounted now. `NotFound` when one was deleted meanwhile: a snapshot
-        may be older than that.
+    async def mounts(self, owner: str, attachments: Sequence[VolumeAttachment]) -> list[VolumeMount]:
+        """For a sandbox that starts; all volumes are mounted now. `NotFound` when one was deleted meanwhile, or is another
+        owner's: a snapshot may be older than that, and it may have come from anywhere.
 
         The sandbox' row names these volumes already, else they may be unmounted again before it has started.
         """
         return [
-            VolumeMount(await self._mount(attachment.volume), attachment.path, attachment.read_only)
+            VolumeMount(await self._mount(owner, attachment.volume), attachment.path, attachment.read_only)
             for attachment in attachments
         ]
 
-    async def _mount(self, volume_id: str) -> Path:
+    async def _mount(self, owner: str, volume_id: str) -> Path:
         async with self._locks[volume_id]:
-            if self._store.get(volume_id) is None:
+            row = self._store.get(volume_id)
+            if row is None or row.owner != owner:
                 raise _unknown(volume_id)
             if not is_mounted(self._point(volume_id)):
                 await self._prepare_base()
