@@ -21,7 +21,7 @@ from .server_process import ServerProcess
 ENDLESS = {"context_events", "sandbox_events", "process_events", "watch_events"}
 """Streams without an end are not for a fuzzer that waits for whole answers."""
 
-DESTRUCTIVE = {"delete_sandbox", "delete_context", "restart_context"}
+DESTRUCTIVE = {"delete_sandbox", "delete_context", "restart_context", "delete_volume"}
 """These keep their random ids: the sandbox must live for the others."""
 
 
@@ -43,6 +43,7 @@ def target(image: str) -> Iterator[Target]:
     server = make_server("--max-sandboxes", "2")
     with server.client() as client:
         sandbox_id = client.post("/v1/sandboxes", json={"driver": "runc"}).json()["id"]
+        assert client.post("/v1/volumes", json={"name": "aim", "size_mb": 16}).status_code == 201
         run = client.post(f"/v1/sandboxes/{sandbox_id}/contexts/default/runs", json={"code": "print(1)"}).json()
     yield Target(server, sandbox_id, run["id"])
     with server.client() as client:
@@ -64,7 +65,7 @@ def aim(case: Case, target: Target) -> None:
     """At what exists, so that more than the first check is met."""
     if case.operation.definition.raw["operationId"] in DESTRUCTIVE:
         return
-    real = {"sandbox_id": target.sandbox_id, "context_id": "default", "run_id": target.run_id}
+    real = {"sandbox_id": target.sandbox_id, "context_id": "default", "run_id": target.run_id, "volume": "aim"}
     for name, value in real.items():
         if name in case.path_parameters:
             case.path_parameters[name] = value
