@@ -120,16 +120,12 @@ class Creating:
 
     def check_limits(self, owner: str, more: int = 1) -> None:
         """`LimitReached` unless ``owner`` may have ``more`` sandboxes. Suspended and stopped ones count, but do not run."""
-        limits, store = self._registry.limits, self._registry.store
+        limits, counts = self._registry.limits, self._registry.store.count(owner)
+        coming = self._coming.total()
         for limit, count, whose, what in (
-            (
-                limits.max_sandboxes_per_owner,
-                store.count_alive(owner) + self._coming[owner],
-                f"{owner} has",
-                "sandboxes",
-            ),
-            (limits.max_sandboxes, store.count_alive() + self._coming.total(), "this server has", "sandboxes"),
-            (limits.max_running, store.count_running() + self._coming.total(), "this server has", "running sandboxes"),
+            (limits.max_sandboxes_per_owner, counts.of_owner + self._coming[owner], f"{owner} has", "sandboxes"),
+            (limits.max_sandboxes, counts.alive + coming, "this server has", "sandboxes"),
+            (limits.max_running, counts.running + coming, "this server has", "running sandboxes"),
         ):
             if count + more > limit:
                 raise LimitReached(
@@ -150,9 +146,9 @@ class Creating:
 
     def room(self) -> int:
         """Sandboxes that may run besides those that are somebody's."""
-        limits, store = self._registry.limits, self._registry.store
-        taken = self._coming.total()
-        return min(limits.max_sandboxes - store.count_alive(), limits.max_running - store.count_running()) - taken
+        limits, counts = self._registry.limits, self._registry.store.count()
+        left = min(limits.max_sandboxes - counts.alive, limits.max_running - counts.running)
+        return left - self._coming.total()
 
     async def cancel(self, sandbox_id: str) -> None:
         """The create of this sandbox, if it is under way; returns when all of it is undone."""

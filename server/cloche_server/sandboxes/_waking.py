@@ -149,7 +149,7 @@ class Waking:
             )
 
     def _check_limit(self) -> None:
-        limit, count = self._registry.limits.max_running, self._registry.store.count_running()
+        limit, count = self._registry.limits.max_running, self._registry.store.count().running
         if count >= limit:
             raise LimitReached(
                 f"{count} sandboxes run, and the limit is {limit}",
@@ -168,7 +168,7 @@ def check_epoch(row: SandboxRow, epoch: str | None) -> None:
     if epoch is not None and not same_memory(epoch, row.epoch):
         raise Stale(
             f"this handle is of an earlier life of sandbox {row.id}: what was in its memory is gone",
-            hint="get the sandbox again",
+            hint="get the sandbox again, in Python by sandbox.refresh(), to go on in its present life",
             details={"epoch": epoch, "now": row.epoch},
         )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from pydantic import JsonValue
-from sqlalchemy import Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import Row, bindparam, case, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from cloche.errors import Conflict, InvalidRequest
@@ -145,6 +145,20 @@ class SandboxFilter:
     labels: dict[str, str] = field(default_factory=dict)
 
 
+_ALIVE = set(SandboxState) - {SandboxState.FAILED, SandboxState.DELETED}
+_RUNNING = _ALIVE - {SandboxState.SUSPENDED, SandboxState.STOPPED}
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """``alive``: all but the failed and the deleted ones. ``running``: those of them with processes, or about to have
+    them. ``of_owner``: alive, and of the owner that was asked for."""
+
+    alive: int
+    running: int
+    of_owner: int
+
+
 class SandboxStore:
     """Rows of ``sandboxes``."""
 
@@ -201,22 +215,15 @@ class SandboxStore:
             row = connection.execute(query).one_or_none()
         return None if row is None else _from_row(row)
 
-    def count_alive(self, owner: str | None = None) -> int:
-        """All but the failed, the deleted and the parked ones, of one owner or of all."""
-        return self._count(set(SandboxState) - {SandboxState.FAILED, SandboxState.DELETED}, owner)
-
-    def count_running(self) -> int:
-        """Those with processes, or about to have them; without those that are parked in a pool."""
-        at_rest = {SandboxState.FAILED, SandboxState.DELETED, SandboxState.SUSPENDED, SandboxState.STOPPED}
-        return self._count(set(SandboxState) - at_rest)
-
-    def _count(self, states: Collection[SandboxState], owner: str | None = None) -> int:
-        query = select(func.count()).select_from(sandboxes).where(sandboxes.c.state.in_([s.value for s in states]))
-        query = query.where(sandboxes.c.pool.is_(None))
-        if owner is not None:
-            query = query.where(sandboxes.c.owner == owner)
+    def count(self, owner: str | None = None) -> Counts:
+        """Of all, and of ``owner``; without the parked ones, which are nobody's."""
+        alive = sandboxes.c.state.in_([state.value for state in _ALIVE])
+        running = case((sandboxes.c.state.in_([state.value for state in _RUNNING]), 1), else_=0)
+        theirs = case((sandboxes.c.owner == owner, 1), else_=0)
+        columns = (func.count(), func.coalesce(func.sum(running), 0), func.coalesce(func.sum(theirs), 0))
+        query = select(*columns).where(alive, sandboxes.c.pool.is_(None))
         with self._database.transaction() as connection:
-            return int(connection.execute(query).scalar_one())
+            return Counts(*connection.execute(query).one())
 
     def count_by_state(self) -> dict[tuple[str, ...], float]:
         """``(state, driver)`` -> how many; deleted ones do not count."""

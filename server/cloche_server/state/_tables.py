@@ -69,6 +69,8 @@ Index(
     postgresql_where=text("state != 'deleted'"),
 )
 Index("sandboxes_newest", sandboxes.c.created_us, sandboxes.c.id)
+# Rows of deleted ones are kept for ever; counting the others must not look at them.
+Index("sandboxes_state", sandboxes.c.state)
 
 idempotency: Final = Table(
     "idempotency",

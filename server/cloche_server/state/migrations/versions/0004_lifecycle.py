@@ -27,6 +27,7 @@ def upgrade() -> None:
     with op.batch_alter_table("sandboxes") as table:
         for name in ("lifecycle", "origin", "volumes", "active_us", "born_us", "usage"):
             table.alter_column(name, server_default=None)
+    op.create_index("sandboxes_state", "sandboxes", ["state"])
     op.create_table(
         "snapshots",
         sa.Column("id", sa.String(32), primary_key=True),
@@ -102,6 +103,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.drop_index("sandboxes_state", "sandboxes")
     for name in ("pools", "templates", "volumes", "snapshots"):
         op.drop_table(name)
     with op.batch_alter_table("sandboxes") as table:
