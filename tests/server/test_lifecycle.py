@@ -255,7 +255,11 @@ async def test_a_call_under_way_may_end_before_a_suspend_and_the_next_one_waits_
     assert await state_of(cloche, sandbox_id) == "running"
 
 
-async def test_a_call_that_takes_longer_is_cut_and_may_be_repeated(cloche: Harness) -> None:
+@pytest.mark.parametrize(("what", "code"), [("suspend", "sandbox_not_running"), ("save", "sandbox_unreachable")])
+async def test_a_call_that_takes_longer_is_cut_and_says_whether_to_repeat_it(
+    cloche: Harness, short_dir: Path, what: str, code: str
+) -> None:
+    """Who repeats it at once in a sandbox that was put to rest wakes it."""
     sandbox_id = await cloche.sandbox()
     begun = asyncio.Event()
 
@@ -268,9 +272,18 @@ async def test_a_call_that_takes_longer_is_cut_and_may_be_repeated(cloche: Harne
     cloche.driver.guests[sandbox_id].raw = raw
     call = asyncio.create_task(work(cloche, sandbox_id))
     await begun.wait()
-    await change(cloche, sandbox_id, "suspend")
-    answer = await call
-    assert (code_of(answer), answer.json()["retryable"]) == ("sandbox_unreachable", True)
+    await cut_by(cloche, sandbox_id, what, short_dir)
+    answer = (await call).json()
+    assert (answer["code"], answer["retryable"], answer["details"]["cut"]) == (code, what == "save", True)
+
+
+async def cut_by(cloche: Harness, sandbox_id: str, what: str, directory: Path) -> None:
+    if what == "suspend":
+        await change(cloche, sandbox_id, "suspend")
+        return
+    service = cloche.server.services.sandboxes
+    async with service.transition(sandbox_id, "snapshot"):
+        await service.save(service.registry.live[sandbox_id], directory / "snap", keep_running=True)
 
 
 @pytest.mark.parametrize(("what", "code"), [("suspend", "sandbox_not_running"), ("save", "sandbox_unreachable")])
@@ -290,16 +303,10 @@ async def test_a_stream_is_cut_and_says_whether_to_come_back(
 
     guest = cloche.driver.guests[sandbox_id]
     guest.raw = raw
-    service = cloche.server.services.sandboxes
     async with cloche.client.stream("GET", f"/v1/sandboxes/{sandbox_id}/contexts/default/events") as response:
         parts = response.aiter_raw()
         assert await anext(parts) == b": heartbeat\n\n"
-        if what == "suspend":
-            await change(cloche, sandbox_id, "suspend")
-        else:
-            async with service.transition(sandbox_id, "snapshot"):
-                live = service.registry.live[sandbox_id]
-                await service.save(live, short_dir / "snap", keep_running=True)
+        await cut_by(cloche, sandbox_id, what, short_dir)
         rest = b"".join([part async for part in parts]).decode()
     name, data = rest.strip().split("\n")
     assert name == "event: failure"

@@ -188,8 +188,11 @@ class BaseHandler(RequestHandler):
     def why_cut(self, error: ClocheError, sandbox_id: str) -> ClocheError:
         """The better reason for a stream that was cut: a sandbox at rest is not woken by its readers' coming back."""
         row = self.services.sandboxes.find(sandbox_id)
-        cut = isinstance(error, SandboxUnreachable) and row is not None
-        return not_running(row) if cut and row is not None and row.state in AT_REST else error
+        if row is None or not isinstance(error, SandboxUnreachable) or row.state not in AT_REST:
+            return error
+        why = not_running(row)
+        why.details["cut"] = True
+        return why
 
     def _set_nodelay(self) -> None:
         """Small answers and events leave at once; Nagle's algorithm costs 40 ms for each (jupyter.md, finding 1)."""

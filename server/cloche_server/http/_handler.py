@@ -297,13 +297,14 @@ class ApiHandler(BaseHandler):
         """A guest that cannot be reached may have ended just now: then that, and why, is the answer."""
         try:
             await self._relay(route, call)
-        except SandboxUnreachable:
+        except SandboxUnreachable as error:
             if not self._headers_written:
                 sandboxes, sandbox_id = self.services.sandboxes, call.path["sandbox_id"]
                 await sandboxes.settle(sandbox_id)
                 row = sandboxes.get(call.principal, sandbox_id)
                 if row.state is SandboxState.FAILED:
                     raise not_running(row) from None
+                raise self.why_cut(error, sandbox_id) from error
             raise
 
     async def _relay(self, route: Route, call: Call) -> None:

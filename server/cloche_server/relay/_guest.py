@@ -118,8 +118,10 @@ def as_our_errors(bound_s: float) -> Iterator[None]:
     """Whatever the guest does to a connection becomes `SandboxUnreachable` or `GuestFault`."""
     try:
         yield
-    except (WireClosed, TimeoutError) as error:
+    except TimeoutError as error:
         raise lost(bound_s) from error
+    except WireClosed as error:
+        raise cut() from error
     except ExchangeError as error:
         raise GuestFault(str(error)) from error
 
@@ -237,9 +239,17 @@ def too_large(limit: float) -> GuestFault:
     )
 
 
+def cut() -> SandboxUnreachable:
+    return SandboxUnreachable(
+        "the connection into the sandbox was cut before the answer was complete",
+        hint="it may have been saved just now: send the call again. A run that was started goes on",
+        details={"cut": True},
+    )
+
+
 def lost(bound_s: float) -> SandboxUnreachable:
     return SandboxUnreachable(
-        f"the sandbox went away or did not answer within {bound_s:g} s",
+        f"the sandbox did not answer within {bound_s:g} s",
         hint="look at the sandbox' state; a run that was started goes on, and its events can be followed again",
         details={"bound_s": bound_s},
     )
