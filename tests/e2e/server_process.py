@@ -34,6 +34,11 @@ class ServerProcess:
         return self.directory / "data"
 
     @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
     def log(self) -> Path:
         return self.directory / "server.log"
 
@@ -95,6 +100,8 @@ class ServerProcess:
         if self.process is None or self.process.poll() is not None:
             self.start()
         with self.client() as client:
+            for item in client.get("/v1/pools").json()["items"]:  # what is ready in them is in no list
+                client.delete(f"/v1/pools/{item['name']}")
             for item in client.get("/v1/sandboxes?limit=200").json()["items"]:
                 client.delete(f"/v1/sandboxes/{item['id']}")
         self.stop()

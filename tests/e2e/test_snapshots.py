@@ -1,0 +1,354 @@
+"""Snapshots of real sandboxes: saved, rolled back, started from, carried away; and what a crash in the middle leaves."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from . import inside
+from .server_process import ServerProcess
+
+ROUNDS = 50 if inside.FULL else 6
+CRASHES = 200 if inside.FULL else 8
+
+AT_REST = {"running", "paused", "suspended", "stopped", "failed"}
+"""States in which a sandbox may stay."""
+
+
+def restore(client: httpx.Client, sandbox_id: str, snapshot: str) -> dict[str, Any]:
+    answer = client.post(f"/v1/sandboxes/{sandbox_id}/restore", json={"snapshot": snapshot})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+@pytest.fixture
+def cleared(client: httpx.Client) -> Iterator[None]:
+    """No snapshot is left behind."""
+    yield
+    for item in client.get("/v1/snapshots?limit=200").json()["items"]:
+        client.delete(f"/v1/snapshots/{item['id']}")
+
+
+# Rolling back
+
+
+def test_the_state_is_exact_after_every_restore_with_writes_between(
+    client: httpx.Client, make_sandbox: Callable[..., str], cleared: None
+) -> None:
+    """Public failure of others: writes were lost after the second resume."""
+    sandbox_id = make_sandbox(driver="gvisor", name="rolled")
+    inside.run(client, sandbox_id, "values = []")
+    epochs = set()
+    for n in range(ROUNDS):
+        inside.run(client, sandbox_id, f'values.append({n}); open("/workspace/log", "a").write("{n}\\n")')
+        inside.write(client, sandbox_id, f"/workspace/file{n}", "x" * n)
+        made = inside.snapshot(client, sandbox_id)
+        inside.run(client, sandbox_id, 'values.append("lost"); open("/workspace/log", "a").write("lost\\n")')
+        inside.write(client, sandbox_id, f"/workspace/file{n}", "lost")
+        inside.write(client, sandbox_id, f"/workspace/lost{n}", "lost")
+        row = restore(client, sandbox_id, made["id"])
+        epochs.add(row["epoch"])
+        assert (row["id"], row["name"], row["parent"]) == (sandbox_id, "rolled", made["id"])
+        assert inside.run(client, sandbox_id, "print(values)") == str(list(range(n + 1)))
+        assert inside.read(client, sandbox_id, "/workspace/log") == "".join(f"{i}\n" for i in range(n + 1))
+        names = inside.run(client, sandbox_id, 'import os; print(*sorted(os.listdir("/workspace")))').split()
+        assert names == sorted(["log", *(f"file{i}" for i in range(n + 1))])
+        assert inside.read(client, sandbox_id, f"/workspace/file{n}") == "x" * n
+    assert len(epochs) == ROUNDS
+    tree = client.get(f"/v1/sandboxes/{sandbox_id}/snapshots/tree").json()["nodes"]
+    assert [node["depth"] for node in tree] == list(range(ROUNDS))
+
+
+def test_files_are_rolled_back_on_both_drivers(
+    client: httpx.Client, make_sandbox: Callable[..., str], driver: str, cleared: None
+) -> None:
+    sandbox_id = make_sandbox(driver=driver)
+    inside.write(client, sandbox_id, "/workspace/a", "one")
+    made = inside.snapshot(client, sandbox_id, memory=False)
+    inside.run(client, sandbox_id, 'x = 1; open("/workspace/a", "w").write("two")')
+    restore(client, sandbox_id, made["id"])
+    assert inside.read(client, sandbox_id, "/workspace/a") == "one"
+    assert inside.run(client, sandbox_id, "print('x' in globals())") == "False"
+    created = client.post("/v1/sandboxes", json={"snapshot": made["id"], "env": {"NEW": "1"}})
+    assert created.status_code == 201, created.text
+    child = created.json()["id"]
+    assert inside.read(client, child, "/workspace/a") == "one"
+    assert inside.run(client, child, 'import os; print(os.environ["NEW"])') == "1"
+    client.delete(f"/v1/sandboxes/{child}")
+
+
+def test_an_archive_is_a_sandbox_with_its_memory(
+    client: httpx.Client, make_sandbox: Callable[..., str], driver: str, cleared: None
+) -> None:
+    sandbox_id = make_sandbox(driver=driver)
+    inside.run(client, sandbox_id, 'x = 41; open("/workspace/a", "w").write("one")')
+    made = inside.snapshot(client, sandbox_id, name="carried")
+    with client.stream("GET", "/v1/snapshots/carried/export") as answer, tempfile.TemporaryFile() as file:
+        for part in answer.iter_bytes():
+            file.write(part)
+        assert file.tell() < made["size_bytes"] + 4 * 2**20, "holes are not carried"
+        file.seek(0)
+        back = client.post("/v1/snapshots/import?name=back", content=file)
+    assert back.status_code == 201, back.text
+    assert back.json()["digest"] == made["digest"]
+    child = client.post("/v1/sandboxes", json={"snapshot": "back"}).json()["id"]
+    known = "print(x)" if driver == "gvisor" else "print(41)"
+    assert inside.run(client, child, known) == "41"
+    assert inside.read(client, child, "/workspace/a") == "one"
+    client.delete(f"/v1/sandboxes/{child}")
+
+
+def test_two_forks_and_a_snapshot_are_compared(
+    client: httpx.Client, make_sandbox: Callable[..., str], cleared: None
+) -> None:
+    sandbox_id = make_sandbox(driver="gvisor")
+    inside.run(client, sandbox_id, "same = [1, 2]; x = 1; gone = 0")
+    for name in ("same", "changed", "removed"):
+        inside.write(client, sandbox_id, f"/workspace/{name}", f"{name}\n")
+    made = inside.snapshot(client, sandbox_id)
+    [child] = inside.fork(client, sandbox_id)
+    inside.run(client, child, "x = 2; del gone; new = 'value'")
+    inside.run(client, child, 'import os; os.remove("/workspace/removed"); os.symlink("same", "/workspace/link")')
+    inside.write(client, child, "/workspace/changed", "otherwise\n")
+    for before in (sandbox_id, made["id"]):
+        answer = client.post("/v1/compare", json={"before": before, "after": child, "diffs": True})
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        files = {file["path"]: file for file in found["files"]}
+        assert {path: file["change"] for path, file in files.items()} == {
+            "changed": "changed",
+            "removed": "removed",
+            "link": "added",
+        }
+        assert files["link"]["after"] == "-> same"
+        assert files["changed"]["diff"] == "--- a/changed\n+++ b/changed\n@@ -1 +1 @@\n-changed\n+otherwise\n"
+        variables = {one["name"]: one["change"] for one in found["variables"]}
+        assert variables == {"x": "changed", "gone": "removed", "new": "added", "os": "added"}
+    same = client.post("/v1/compare", json={"before": made["id"], "after": sandbox_id}).json()
+    assert same == {"files": [], "variables": [], "truncated": False}
+    client.delete(f"/v1/sandboxes/{child}")
+
+
+# A full disk
+
+
+def mount_small(directory: Path, size: str, *options: str) -> None:
+    command = ["mount", "-t", "tmpfs", "-o", ",".join((*options, f"size={size}")), "none", str(directory)]
+    subprocess.run(command, check=True)
+
+
+@pytest.fixture
+def small_server(image: str) -> Iterator[ServerProcess]:
+    """Its snapshots lie on a file system of 32 MiB; a saved kernel, or the file below, has more."""
+    assert image
+    made = ServerProcess(Path(tempfile.mkdtemp(prefix="cl", dir="/tmp")))
+    made.prepare()
+    snapshots = made.data_dir / "snapshots"
+    snapshots.mkdir()
+    mount_small(snapshots, "32m")
+    made.start()
+    yield made
+    made.remove_all()
+    subprocess.run(["umount", str(snapshots)], check=True)
+    shutil.rmtree(made.directory)
+
+
+def test_a_full_disk_harms_nothing(small_server: ServerProcess, driver: str) -> None:
+    snapshots = small_server.data_dir / "snapshots"
+    with small_server.client() as client:
+        sandbox_id = client.post("/v1/sandboxes", json={"driver": driver}).json()["id"]
+        inside.run(client, sandbox_id, 'import os; x = 41; open("/workspace/big", "wb").write(os.urandom(48 << 20))')
+        for path, body in (("snapshots", {"name": "n"}), ("fork", {"memory": driver == "gvisor", "count": 2})):
+            answer = client.post(f"/v1/sandboxes/{sandbox_id}/{path}", json=body)
+            assert (answer.status_code, answer.json()["code"]) == (507, "storage_full"), answer.text
+            assert list(snapshots.iterdir()) == []
+        assert client.get("/v1/snapshots").json()["items"] == []
+        assert client.get(f"/v1/sandboxes/{sandbox_id}").json()["state"] == "running"
+        assert inside.run(client, sandbox_id, "print(x)") == "41"
+        mount_small(snapshots, "512m", "remount")  # the same with room
+        assert inside.snapshot(client, sandbox_id, name="n")["state"] == "ready"
+
+
+# Crashes
+
+
+class Crashes:
+    """One sandbox whose ``x`` is known, and operations in whose middle something is killed.
+
+    What was acknowledged is in ``x``, in ``snapshots`` (id -> the ``x`` in it) and in ``claimed``.
+    """
+
+    def __init__(self, server: ServerProcess, seed: int) -> None:
+        self.server = server
+        self.random = random.Random(seed)
+        self.snapshots: dict[str, int] = {}
+        self.claimed: set[str] = set()
+        self.x = 0
+        self.sandbox_id = ""
+        self.outcomes: Counter[str] = Counter()
+
+    def fresh(self, client: httpx.Client) -> None:
+        answer = client.post("/v1/sandboxes", json={"driver": "gvisor", "warm": False})
+        assert answer.status_code == 201, answer.text
+        self.sandbox_id = answer.json()["id"]
+        self.write(client, self.x)
+
+    def write(self, client: httpx.Client, x: int) -> None:
+        """Acknowledged when this returns."""
+        code = f'x = {x}; open("/workspace/x", "w").write("{x}"); print(x)'
+        assert inside.run(client, self.sandbox_id, code) == str(x)
+        self.x = x
+
+    def round(self) -> None:
+        operations = [self.save, self.restore, self.fork, self.suspend, self.claim]
+        operation = self.random.choice(operations if self.snapshots else [self.save])
+        with self.server.client() as client:
+            self.write(client, self.x + 1)
+        expected = {self.x}
+        done = threading.Thread(target=self.attempt, args=(operation, expected))
+        done.start()
+        time.sleep(self.random.uniform(0, 1.2) ** 2)  # where the kill hits is the point of this test
+        victim = self.random.choice(["server", "server", "runtime"])
+        if victim == "server":
+            self.server.kill()
+            done.join()
+            self.server.start()
+        else:
+            self.kill_runtime()
+            done.join()
+        with self.server.client() as client:
+            self.judge(client, expected, f"{operation.__name__} {victim}", runtime=victim == "runtime")
+
+    def attempt(self, operation: Callable[[httpx.Client, set[int]], None], expected: set[int]) -> None:
+        """Any answer may be missing; what is acknowledged counts."""
+        with suppress(httpx.HTTPError), self.server.client() as client:
+            operation(client, expected)
+
+    def save(self, client: httpx.Client, _: set[int]) -> None:
+        answer = client.post(f"/v1/sandboxes/{self.sandbox_id}/snapshots", json={})
+        if answer.status_code == 201:
+            self.snapshots[answer.json()["id"]] = self.x
+
+    def restore(self, client: httpx.Client, expected: set[int]) -> None:
+        snapshot, x = self.random.choice(sorted(self.snapshots.items()))
+        expected.add(x)
+        answer = client.post(f"/v1/sandboxes/{self.sandbox_id}/restore", json={"snapshot": snapshot})
+        if answer.status_code == 200:
+            expected.clear()
+            expected.add(x)
+
+    def fork(self, client: httpx.Client, _: set[int]) -> None:
+        answer = client.post(f"/v1/sandboxes/{self.sandbox_id}/fork", json={"count": 2})
+        if answer.status_code == 201:
+            self.claimed |= {child["sandbox"]["id"] for child in answer.json()["children"] if child["sandbox"]}
+
+    def suspend(self, client: httpx.Client, _: set[int]) -> None:
+        client.post(f"/v1/sandboxes/{self.sandbox_id}/suspend")
+        client.post(f"/v1/sandboxes/{self.sandbox_id}/resume")
+
+    def claim(self, client: httpx.Client, _: set[int]) -> None:
+        answer = client.post("/v1/sandboxes", json={"driver": "gvisor"})
+        if answer.status_code == 201:
+            self.claimed.add(answer.json()["id"])
+
+    def kill_runtime(self) -> None:
+        pids = [pid for pid in processes_of(self.server.directory) if pid != self.server.pid]
+        if pids:
+            with suppress(ProcessLookupError):
+                os.kill(self.random.choice(pids), signal.SIGKILL)
+
+    def judge(self, client: httpx.Client, expected: set[int], what: str, *, runtime: bool) -> None:
+        until_at_rest(client)
+        row = client.get(f"/v1/sandboxes/{self.sandbox_id}").json()
+        self.outcomes[f"{what} {row['state']}"] += 1
+        if row["state"] == "failed":
+            assert runtime, f"{what}: {row}"
+            client.delete(f"/v1/sandboxes/{self.sandbox_id}")
+            self.fresh(client)
+        else:
+            if row["state"] != "running":
+                resumed = client.post(f"/v1/sandboxes/{self.sandbox_id}/resume")
+                assert resumed.status_code == 200, f"{what}: {resumed.text}"
+            x = int(
+                inside.run(client, self.sandbox_id, 'print(x, end=""); assert open("/workspace/x").read() == str(x)')
+            )
+            assert x in expected, f"{what}: {x} is not in {expected}"
+            self.x = max(x, *expected)
+        self.judge_others(client, what, runtime=runtime)
+
+    def judge_others(self, client: httpx.Client, what: str, *, runtime: bool) -> None:
+        there = {item["id"]: item["state"] for item in client.get("/v1/sandboxes?limit=200").json()["items"]}
+        lost = {one for one in self.claimed if there.get(one) != "running"}
+        assert not lost or runtime, f"{what}: {lost} of {there}"
+        for sandbox_id in there.keys() - {self.sandbox_id}:
+            assert client.delete(f"/v1/sandboxes/{sandbox_id}").status_code == 200
+        self.claimed.clear()
+        known = client.get("/v1/snapshots?limit=200").json()["items"]
+        assert {item["state"] for item in known} <= {"ready"}, what
+        assert self.snapshots.keys() <= {item["id"] for item in known}, what
+        directory = self.server.data_dir / "snapshots"
+        assert {path.name for path in directory.iterdir()} == {item["id"] for item in known}, what
+        for item in known:  # few are enough to roll back to
+            if len(self.snapshots) > 5 or item["id"] not in self.snapshots:
+                self.snapshots.pop(item["id"], None)
+                client.delete(f"/v1/snapshots/{item['id']}")
+        assert list((self.server.data_dir / "suspended").iterdir()) == [], what
+
+
+def processes_of(directory: Path) -> list[int]:
+    """Of a server and all its sandboxes: they have its directory in their command lines."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            if str(directory) in (entry / "cmdline").read_text():
+                found.append(int(entry.name))
+    return found
+
+
+def until_at_rest(client: httpx.Client, bound_s: float = 60) -> None:
+    """Every object is in a state it may stay in."""
+    deadline = time.monotonic() + bound_s
+    while True:
+        states = {item["state"] for item in client.get("/v1/sandboxes?limit=200").json()["items"]}
+        states |= {item["state"] for item in client.get("/v1/snapshots?limit=200").json()["items"]} - {"ready"}
+        if states <= AT_REST:
+            return
+        assert time.monotonic() < deadline, states
+        time.sleep(0.05)
+
+
+def test_nothing_acknowledged_is_lost_and_nothing_leaks_when_things_are_killed(own_server: ServerProcess) -> None:
+    seed = int(os.environ.get("CLOCHE_TEST_SEED", time.time()))
+    print("seed", seed)
+    crashes = Crashes(own_server, seed)
+    with own_server.client() as client:
+        pool = client.put("/v1/pools/ready", json={"image": "python", "min": 1, "max": 2})
+        assert pool.status_code in (200, 201), pool.text
+        crashes.fresh(client)
+    for _ in range(CRASHES):
+        crashes.round()
+    print(*sorted(crashes.outcomes.items()), sep="\n")
+    with own_server.client() as client:
+        for snapshot, x in crashes.snapshots.items():
+            row = restore(client, crashes.sandbox_id, snapshot)
+            assert inside.run(client, row["id"], "print(x)") == str(x)
+        client.delete("/v1/pools/ready")
+    own_server.remove_all()
+    assert processes_of(own_server.directory) == []
+    assert str(own_server.directory) not in Path("/proc/self/mountinfo").read_text()
+    for place in ("suspended", "disks/gvisor", "disks/runc"):
+        assert list((own_server.data_dir / place).iterdir()) == [], place
