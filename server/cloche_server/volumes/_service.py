@@ -19,7 +19,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -36,10 +35,10 @@ from cloche_server.volumes._file_system import (
     backing_file,
     is_mounted,
     make_image,
-    make_shared,
     mount_image,
     mounts_below,
     remove_image,
+    remove_point,
     unmount,
     used_bytes,
 )
@@ -66,7 +65,6 @@ class VolumeService:
         self._max_per_owner = max_per_owner
         self._clock = clock
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._base_lock = asyncio.Lock()
         self._sweeping: asyncio.Task[None] | None = None
 
     # What the API asks for
@@ -177,24 +175,17 @@ class VolumeService:
             if row is None or row.owner != owner:
                 raise _unknown(volume_id)
             if not is_mounted(self._point(volume_id)):
-                await self._prepare_base()
                 self._point(volume_id).mkdir(mode=0o700, exist_ok=True)
                 await mount_image(self._image(volume_id), self._point(volume_id))
         return self._point(volume_id)
-
-    async def _prepare_base(self) -> None:
-        async with self._base_lock:
-            self._points.mkdir(mode=0o700, parents=True, exist_ok=True)
-            base = self._points.resolve()
-            if not any(mount.point == base for mount in mounts_below(base)):
-                await make_shared(base)
 
     # Keeping order
 
     async def prepare(self) -> None:
         """After a start of the server: mounts of the server before are taken over, or undone when they are not ours;
         images without a row are removed."""
-        self._images.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for directory in (self._images, self._points):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         known = self._store.ids()
         taken_over: set[Path] = set()
         for mount in self._mounts():
@@ -209,8 +200,7 @@ class VolumeService:
 
     def _mounts(self) -> list[Mount]:
         """All that is mounted below our directory, in the order of mounting."""
-        base = self._points.resolve()
-        return [mount for mount in mounts_below(base) if mount.point != base]
+        return mounts_below(self._points.resolve())
 
     def _is_ours(self, mount: Mount, known: set[str]) -> bool:
         volume_id = mount.point.name
@@ -222,6 +212,8 @@ class VolumeService:
             await unmount(point)
         except ClocheError as error:
             _LOG.warning("a volume could not be unmounted", extra={"volume_id": point.name}, exc_info=error)
+        if not is_mounted(point):
+            remove_point(point)
 
     async def _sweep_for_ever(self) -> None:
         while True:
@@ -251,20 +243,16 @@ class VolumeService:
                 await self._undo(point)
             if is_mounted(point):
                 return
-            with suppress(FileNotFoundError):
-                point.rmdir()
             if self._store.get(volume_id) is None:
                 await asyncio.to_thread(remove_image, self._image(volume_id))
                 self._locks.pop(volume_id, None)
 
     async def close(self) -> None:
-        """Sandboxes go on with their volumes. When nothing is mounted any more, nothing is left in the mount table."""
+        """Sandboxes go on with their volumes."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
         await self.sweep()
-        if not self._mounts() and mounts_below(self._points.resolve()):
-            await self._undo(self._points)
 
     # Words
 
