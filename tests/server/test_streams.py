@@ -322,6 +322,28 @@ async def test_messages_pass_both_ways_and_the_close_code_too(cloche: Harness) -
         assert handler.received == ['{"type": "interrupt"}', '{"type": "input", "text": "é"}']
 
 
+async def test_what_a_client_says_after_the_guest_has_closed_harms_nothing(cloche: Harness) -> None:
+    """A viewer acknowledged output of a terminal that had ended: the server cut it off, and what was under way was lost."""
+
+    async def script(guest: Socket) -> None:
+        await guest.write_message("first")
+        while not guest.received:
+            await asyncio.sleep(0.005)
+        await guest.write_message("x" * 100_000)
+        guest.close(1000, "finished")
+
+    async with socket_guest(cloche, script) as (url, handler), dial(cloche, url) as client:
+        assert await client.recv() == "first"
+        client.transport.pause_reading()
+        await client.send("go")
+        await asyncio.wait_for(handler.closed.wait(), 10)
+        await client.send("late")
+        client.transport.resume_reading()
+        assert len(await client.recv()) == 100_000
+        assert await close_of(client) == (1000, "finished")
+        assert handler.received == ["go"]
+
+
 async def forever(_: Socket) -> None:
     await asyncio.sleep(0)
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 import h11
-from websockets.exceptions import ProtocolError
+from websockets.exceptions import InvalidState, ProtocolError
 from websockets.frames import Frame, Opcode
 from websockets.protocol import CLIENT, OPEN, Protocol
 from websockets.utils import accept_key
@@ -102,7 +102,7 @@ class GuestSocket:
                 self._protocol.send_text(message.encode())
             else:
                 self._protocol.send_binary(message)
-        except ProtocolError as error:
+        except (InvalidState, ProtocolError) as error:
             raise WireClosed("the connection is closing") from error
         await self._flush()
 
