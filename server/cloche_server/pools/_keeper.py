@@ -30,6 +30,10 @@ CHECK_EVERY_S: Final = 30.0
 """Between health checks of one ready sandbox."""
 
 
+DIAL_AGAIN_S: Final = 30.0
+"""For a guest whose server was away; it tries every 5 s at least."""
+
+
 class Pools(Protocol):
     """What the keeper keeps."""
 
@@ -54,6 +58,7 @@ class Keeper:
         self._monotonic = monotonic
         self._wakes = (asyncio.Event(), asyncio.Event())
         self._tasks: list[asyncio.Task[None]] = []
+        self._adopting: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         filling, tending = self._wakes
@@ -62,6 +67,32 @@ class Keeper:
             asyncio.create_task(_again(self._tend, tending), name="tend pools"),
         ]
 
+    def adopt(self, pool: LivePool, parked: Parked) -> None:
+        """One of a server before this: ready when its guest has dialled again. Until then it counts as being filled."""
+        pool.filling += 1
+        task = asyncio.create_task(self._adopt(pool, parked), name=f"adopt {parked.sandbox_id}")
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _adopt(self, pool: LivePool, parked: Parked) -> None:
+        try:
+            live = self._workshop.parked(parked.sandbox_id)
+            if live is None:
+                raise _Lost("it ended")
+            async with asyncio.timeout(DIAL_AGAIN_S):
+                await live.uplink.wait_greeted()
+            await check_health(live)
+        except (ClocheError, TimeoutError, _Lost) as error:
+            _LOG.warning("a ready sandbox is broken", extra={"sandbox_id": parked.sandbox_id, "why": str(error)})
+            pool.broken += 1
+            await self._workshop.discard(parked.sandbox_id)
+        else:
+            parked.checked = self._monotonic()
+            await self._park(pool, parked)
+        finally:
+            pool.filling -= 1
+            self.wake()
+
     def wake(self) -> None:
         """Something has changed: look now."""
         for event in self._wakes:
@@ -69,9 +100,10 @@ class Keeper:
 
     async def close(self) -> None:
         """A fill under way is given up, and its sandbox removed."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._adopting]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # Filling
 
@@ -118,10 +150,14 @@ class Keeper:
             pool.filling -= 1
         now = self._monotonic()
         pool.filled(now - began)
+        await self._park(pool, Parked(live.row.id, recipe_of_row(live.row), now, now))
+
+    async def _park(self, pool: LivePool, parked: Parked) -> None:
+        """The pool may have been deleted meanwhile."""
         if pool in self._pools.all():
-            pool.stock.put(Parked(live.row.id, recipe_of_row(live.row), now, now))
+            pool.stock.put(parked)
         else:
-            await self._workshop.discard(live.row.id)
+            await self._workshop.discard(parked.sandbox_id)
 
     async def _make(self, pool: LivePool) -> Live:
         """Running, healthy, and with the default context started where no template says what is."""
@@ -187,6 +223,10 @@ class Keeper:
             pool.broken += 1
             await self._workshop.discard(one.sandbox_id)
             self.wake()
+
+
+class _Lost(Exception):
+    """It is not there any more."""
 
 
 async def _again(step: Callable[[], Coroutine[Any, Any, bool]], wake: asyncio.Event) -> None:

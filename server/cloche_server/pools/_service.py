@@ -88,7 +88,7 @@ class PoolService:
             else:
                 age_s = (self._clock() - found.created_us) / 1e6
                 since = self._monotonic() - max(0.0, age_s)
-                pool_of_it.stock.put(Parked(found.id, recipe_of_row(found), since, checked=0.0, suspect=True))
+                self._keeper.adopt(pool_of_it, Parked(found.id, recipe_of_row(found), since, checked=0.0))
         self._store.forget_ended()
         self._keeper.start()
 

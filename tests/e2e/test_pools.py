@@ -1,0 +1,240 @@
+"""Templates and warm pools with real sandboxes: what is built is there, and warm and cold ones are equal."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from .server_process import ServerProcess
+
+FILL_BOUND_S = 120.0
+
+SPEC = {
+    "setup": "echo from setup; echo data > /workspace/file.txt",
+    "env": {"GIVEN": "by template", "OVER": "template"},
+    "contexts": [
+        {"code": "import json, os, random\nx = [41]\nprint('imported')"},
+        {"context": {"name": "second", "cwd": "/tmp"}, "code": "y = 7"},
+    ],
+    "services": [
+        {
+            "name": "web",
+            "argv": ["python3", "-m", "http.server", "8000"],
+            "ready": {"type": "port", "port": 8000},
+        }
+    ],
+}
+
+
+@dataclass
+class Warm:
+    """A server's client, and the name of a template on one driver."""
+
+    client: httpx.Client
+    template: str
+
+    def create(self, **body: Any) -> dict[str, Any]:
+        answer = self.client.post("/v1/sandboxes", json={"template": self.template, **body})
+        assert answer.status_code == 201, answer.text
+        return dict(answer.json())
+
+    def pool(self, ready: int) -> None:
+        body = {"template": self.template, "min": ready, "max": ready}
+        assert self.client.put(f"/v1/pools/{self.template}", json=body).status_code == 200
+        self.wait_until_full(ready)
+
+    def wait_until_full(self, ready: int) -> None:
+        deadline = time.monotonic() + FILL_BOUND_S
+        while (pool := self.client.get(f"/v1/pools/{self.template}").json())["stats"]["ready"] < ready:
+            assert time.monotonic() < deadline, pool
+            time.sleep(0.05)
+
+    def run(self, sandbox: dict[str, Any], code: str, context: str = "default") -> str:
+        path = f"/v1/sandboxes/{sandbox['id']}/contexts/{context}/runs"
+        run = self.client.post(path, json={"code": code}).json()
+        assert run["status"] == "ok", run
+        return "".join(output["data"]["text/plain"] for output in run["outputs"] if output["type"] == "result")
+
+    def delete(self, *sandboxes: dict[str, Any]) -> None:
+        for sandbox in sandboxes:
+            self.client.delete(f"/v1/sandboxes/{sandbox['id']}")
+
+
+@pytest.fixture(scope="module", params=["gvisor", "runc"])
+def warm(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Warm]:
+    driver = str(request.param)
+    with server.client() as client:
+        body = {"name": f"warm-{driver}", "driver": driver, **SPEC}
+        answer = client.post("/v1/templates", json=body)
+        assert answer.status_code == 201, answer.text
+        yield Warm(client, f"warm-{driver}")
+        client.delete(f"/v1/pools/warm-{driver}")
+        assert client.delete(f"/v1/templates/warm-{driver}").status_code == 200
+
+
+LOOK = """
+import os, pathlib, subprocess, sys, urllib.request
+(
+    x, os.getcwd(), pathlib.Path('/workspace/file.txt').read_text(),
+    sorted((k, v) for k, v in os.environ.items() if k in ('GIVEN', 'OVER', 'LATE', 'HOME', 'USER', 'PATH')),
+    subprocess.run('echo $GIVEN-$OVER-$LATE', shell=True, capture_output=True, text=True).stdout,
+    urllib.request.urlopen('http://127.0.0.1:8000/file.txt').read(),
+    'json' in sys.modules, os.getuid(),
+)
+"""
+
+
+def look_inside(warm: Warm, sandbox: dict[str, Any]) -> dict[str, Any]:
+    """Everything that a user of the sandbox could see of what it was made from."""
+    path = f"/v1/sandboxes/{sandbox['id']}"
+    contexts = warm.client.get(f"{path}/contexts").json()["items"]
+    second = next(one for one in contexts if one["name"] == "second")
+    shell = {"shell": "pwd; id -un; ls -A /workspace; ls -A /tmp; echo $GIVEN-$OVER-$LATE"}
+    return {
+        "default": warm.run(sandbox, LOOK),
+        "second": warm.run(sandbox, "import os; (y, os.getcwd(), os.environ['LATE'])", second["id"]),
+        "contexts": [{k: v for k, v in one.items() if k in SAME_CONTEXT} for one in contexts],
+        "exec": warm.client.post(f"{path}/exec", json=shell).json()["stdout"],
+        "services": [
+            (one["name"], one["state"], one["restarts"]) for one in warm.client.get(f"{path}/services").json()["items"]
+        ],
+        "variables": [
+            (one["name"], one["type"])
+            for one in warm.client.get(f"{path}/contexts/default/variables").json()["variables"]
+        ],
+        "history": [
+            (one["generation"], one["execution_count"], one["code"])
+            for one in warm.client.get(f"{path}/contexts/default/history").json()["entries"]
+        ],
+    }
+
+
+SAME_CONTEXT = {"name", "language", "cwd", "env", "limits", "restart_policy", "generation", "execution_count", "state"}
+
+DIFFERENT = {"id", "epoch", "created_at", "started_at", "last_activity_at", "origin", "name"}
+"""Of two sandboxes, whichever way they were made; origin says which way."""
+
+
+def test_the_warm_and_the_cold_way_give_equal_sandboxes(warm: Warm) -> None:
+    """Field by field, and inside."""
+    warm.pool(1)
+    wanted = {"env": {"OVER": "create", "LATE": "bound"}, "labels": {"a": "b"}, "metadata": {"n": [1]}}
+    first = warm.create(**wanted)
+    cold = warm.create(**wanted, warm=False)
+    assert (first["origin"]["warm"], cold["origin"]["warm"]) == (True, False)
+    assert {k: v for k, v in first.items() if k not in DIFFERENT} == {
+        k: v for k, v in cold.items() if k not in DIFFERENT
+    }
+    assert first["origin"] == {**cold["origin"], "warm": True}
+    inside, inside_cold = look_inside(warm, first), look_inside(warm, cold)
+    assert inside == inside_cold
+    assert "('LATE', 'bound')" in inside["default"]
+    assert "by template-create-bound" in inside["default"]
+    assert inside["services"] == [("web", "ready", 0)]
+    warm.delete(first, cold)
+
+
+def test_what_was_bound_to_one_is_in_no_other(warm: Warm) -> None:
+    """Environment, variables, files and random numbers of two claims of one template."""
+    warm.pool(2)
+    one, two = warm.create(env={"SECRET": "1"}), warm.create(env={"OTHER": "2"})
+    assert one["origin"]["warm"]
+    assert two["origin"]["warm"]
+    look = "import os; ('SECRET' in os.environ, 'OTHER' in os.environ, os.environ['CLOCHE_SANDBOX_ID'])"
+    assert warm.run(one, look) == f"(True, False, '{one['id']}')"
+    assert warm.run(two, look) == f"(False, True, '{two['id']}')"
+    warm.run(one, "x.append(1); open('/workspace/mine', 'w').close()")
+    assert warm.run(two, "import os; (x, os.path.exists('/workspace/mine'))") == "([41], False)"
+    draw = "import random; random.random()"
+    assert warm.run(one, draw) != warm.run(two, draw)
+    warm.delete(one, two)
+
+
+def test_the_same_inputs_need_no_second_build_and_the_log_is_kept(warm: Warm) -> None:
+    driver = warm.template.removeprefix("warm-")
+    began = time.monotonic()
+    again = warm.client.post("/v1/templates", json={"name": warm.template, "driver": driver, **SPEC})
+    assert (again.status_code, again.json()["version"]) == (201, 1)
+    assert time.monotonic() - began < again.json()["build_s"] + 1
+    log = warm.client.get(f"/v1/templates/{warm.template}/log").json()
+    assert re.search(r"== setup\nfrom setup\n== context default\nimported\n", log["text"])
+    assert log["truncated"] is False
+    assert warm.client.get("/v1/sandboxes").json()["items"] == []
+
+
+FAILURES: list[tuple[str, dict[str, Any], str]] = [
+    ("setup", {"setup": "echo about to fail; false; echo never"}, "about to fail"),
+    ("setup", {"setup": "sleep 60", "setup_timeout_s": 1}, "longer than 1 s"),
+    ("context", {"contexts": [{"code": "print('so far')\nraise ValueError('no such data')"}]}, "no such data"),
+    (
+        "service",
+        {
+            "services": [
+                {"name": "w", "argv": ["false"], "restart": {"when": "never"}, "ready": {"type": "port", "port": 9}}
+            ]
+        },
+        "service w is",
+    ),
+]
+
+
+@pytest.mark.parametrize(("step", "spec", "said"), FAILURES, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_step_that_fails_is_named_with_the_end_of_its_log(
+    client: httpx.Client, step: str, spec: dict[str, Any], said: str
+) -> None:
+    answer = client.post("/v1/templates", json={"name": "broken", "driver": "runc", **spec})
+    error = answer.json()
+    assert (answer.status_code, error["code"], error["details"]["step"]) == (422, "template_build_failed", step)
+    assert said in error["details"]["log"]
+    assert "never" not in error["details"]["log"]
+    failed = client.get(f"/v1/templates/broken@{error['details']['version']}").json()
+    assert (failed["state"], failed["failure"].split(":")[0]) == ("failed", step)
+    client.delete("/v1/templates/broken")
+
+
+def test_ten_at_once_are_all_served(warm: Warm) -> None:
+    warm.pool(10)
+    with ThreadPoolExecutor(10) as threads:
+        made = list(threads.map(lambda n: warm.create(name=f"b{n}", env={"N": str(n)}), range(10)))
+        assert len({one["id"] for one in made}) == 10
+        assert all(one["origin"]["warm"] for one in made)
+        values = list(threads.map(lambda one: warm.run(one, "import os; os.environ['N']"), made))
+    assert values == [repr(str(n)) for n in range(10)]
+    warm.delete(*made)
+
+
+def test_ready_ones_survive_a_killed_server(own_server: ServerProcess) -> None:
+    """They are ready again when their guests have dialled: nothing is filled anew."""
+    with own_server.client() as client:
+        warm = Warm(client, "python")
+        client.put("/v1/pools/python", json={"image": "python", "min": 2, "max": 2})
+        warm.wait_until_full(2)
+    own_server.kill()
+    own_server.start()
+    with own_server.client() as client:
+        warm = Warm(client, "python")
+        warm.wait_until_full(2)
+        made = client.post("/v1/sandboxes", json={"env": {"LATE": "bound"}}).json()
+        assert made["origin"] == {"kind": "image", "id": None, "warm": True}
+        assert warm.run(made, "import os; os.environ['LATE']") == "'bound'"
+        assert client.get("/v1/pools/python").json()["stats"]["refill_s"] is None
+
+
+def test_an_intent_makes_one_ready_before_it_is_asked_for(client: httpx.Client) -> None:
+    warm = Warm(client, "intended")
+    client.put("/v1/pools/intended", json={"image": "python", "min": 0, "max": 2})
+    try:
+        assert client.post("/v1/intents", json={"count": 1}).json()["pool"] == "intended"
+        warm.wait_until_full(1)
+        made = client.post("/v1/sandboxes", json={}).json()
+        assert made["origin"]["warm"] is True
+        warm.delete(made)
+    finally:
+        client.delete("/v1/pools/intended")
