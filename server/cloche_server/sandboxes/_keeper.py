@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from cloche.errors import ClocheError, Gone
+from cloche.errors import ClocheError, Gone, SandboxUnreachable
 from cloche.models import PolicyAction
 from cloche.models.guest import Activity
 from cloche_server.lifecycle.policy import SECOND_US, Act, Ask, Wait, next_step, retry_delay_s
@@ -27,6 +27,8 @@ ACTIVITY: Final = GuestCall("GET", "/v1/activity", statuses={200}, bound_s=10, l
 
 MAX_LOOKS: Final = 8
 """At a time: suspending writes memory to disk, and hundreds may be idle at once after a weekend."""
+
+PASSING_FAILURES: Final = 3
 
 LONGEST_SLEEP_S: Final = 3600.0
 """The clock of the machine may be set."""
@@ -159,12 +161,18 @@ class Keeper:
         self._failures[sandbox_id] = failures
         delay_s = retry_delay_s(failures)
         self._due[sandbox_id] = self._registry.clock() + int(delay_s * SECOND_US)
-        unexpected = None if isinstance(error, ClocheError) else error
-        _LOG.warning(
+        _LOG.log(
+            _level(error, failures),
             "a policy could not be kept, and will be tried again",
             extra={"sandbox_id": sandbox_id, "why": str(error), "again_in_s": delay_s},
-            exc_info=unexpected,
+            exc_info=None if isinstance(error, ClocheError) else error,
         )
+
+
+def _level(error: Exception, failures: int) -> int:
+    """A guest that cannot be asked is most often one that is being deleted or saved just now."""
+    passing = isinstance(error, SandboxUnreachable) and failures < PASSING_FAILURES
+    return logging.INFO if passing else logging.WARNING
 
 
 async def ask_guest(live: Live) -> Activity:
