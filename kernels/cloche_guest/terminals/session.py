@@ -10,7 +10,7 @@ out `take_actions()` and lets every client pull again.
 |---|---|
 | `attach` | `Welcome`: *resume* when everything behind the client's `have` is kept, else *replay* from the oldest segment |
 | `Ack` | the window moves (sent - acked <= window); a stalled client is live again |
-| no ack progress for `STALL_S` | stalled: it gets nothing and holds nobody up; it resumes or replays when it acks |
+| a client holds the program up, no ack progress for `STALL_S` | stalled: it gets nothing; it resumes or replays when it acks |
 | the same while somebody types | stalled after `STALL_WHILE_TYPING_S` already |
 | hidden | gets `Activity` only; shown again: resumes or replays |
 | INPUT | written once whatever is sent twice; its sender takes control |
@@ -305,8 +305,8 @@ class TerminalSession:
         """Time passes: call this several times a second."""
         limit = STALL_WHILE_TYPING_S if now - self._typed_at < STALL_S else STALL_S
         for client in self._clients.values():
-            behind = client.visible and not client.stalled and client.acked < self.log.head
-            if behind and now - client.behind_since > limit:
+            holds_up = self.paused and client.is_live and self.log.head - client.acked > RESUME_BYTES
+            if holds_up and now - client.behind_since > limit:
                 client.stalled = True
         self._review(now)
 

@@ -207,6 +207,19 @@ def test_a_slow_viewer_holds_the_program_a_frozen_one_only_for_five_seconds() ->
     assert welcome[-1]["lost"] > 0
 
 
+def test_who_holds_nobody_up_is_never_frozen() -> None:
+    """Acks wait for silence or 64 KiB. A key held down has neither, and its echo stood still every half second."""
+    session = new_session()
+    session.attach(1, hello(), may_write=True, now=0)
+    drain(session, 1)
+    for n in range(600):
+        now = n / 30
+        session.input(1, typed(n, b"x"), now)
+        session.output(b"x", now)
+        session.tick(now)
+        assert drain(session, 1), f"no echo after {now:.1f} s"
+
+
 def test_a_frozen_viewer_does_not_keep_the_answer_from_one_who_types() -> None:
     session = new_session()
     session.attach(1, hello(1), may_write=True, now=0)
