@@ -1,8 +1,8 @@
 """Child processes: one place starts them and one place collects them.
 
 Exactly one owner may wait for a child: whoever waits second gets ECHILD and must invent a status. So everything the
-guest starts is started here, and SIGCHLD is handled here. As PID 1 the guest also inherits every orphan of the
-sandbox and collects those too; otherwise it leaves children it did not start (of a test runner, say) alone.
+guest starts is started here, and SIGCHLD is handled here. The guest also inherits every orphan of the sandbox and
+collects those too; without `collect_orphans` children it did not start (of a test runner, say) are left alone.
 
 Why SIGCHLD and not pidfds: it is as immediate, one `waitid` answers for all, and gVisor has no `pidfd_open`.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import fcntl
 import os
 import signal
@@ -18,8 +19,12 @@ import subprocess
 import termios
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from cloche_guest.credentials import being, can_be_another
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +46,17 @@ class ExitStatus:
 
 
 class Child:
-    """One process, leader of its own session and group. `exited` gets its status, once."""
+    """One process, leader of its own session and group. `exited` gets its status, once.
 
-    def __init__(self, popen: subprocess.Popen[bytes], exited: asyncio.Future[ExitStatus]) -> None:
-        self._popen = popen
+    `popen` is None for a process that was started by another of ours.
+    """
+
+    def __init__(
+        self, pid: int, exited: asyncio.Future[ExitStatus], popen: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self.pid = pid
         self.exited = exited
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
+        self._popen = popen
 
     def signal_group(self, number: int) -> None:
         """Signal the process and the members of its group; nothing happens when it has ended.
@@ -58,13 +65,23 @@ class Child:
         """
         if not self.exited.done():
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
+                self._signal(number)
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:  # one that was forked makes its group a moment later
+            os.kill(self.pid, number)
 
     def _end(self, status: ExitStatus) -> None:
-        # Popen waits by itself for a child without a return code when it is freed; that would be a second owner.
-        self._popen.returncode = 0
+        self._disown()
         if not self.exited.done():
             self.exited.set_result(status)
+
+    def _disown(self) -> None:
+        """Popen waits by itself for a child without a return code when it is freed; that would be a second owner."""
+        if self._popen is not None:
+            self._popen.returncode = 0
 
 
 class Children:
@@ -119,14 +136,26 @@ class Children:
                 extra_groups=groups_of(ids) if ids else None,
                 preexec_fn=_take_terminal if controlling_terminal else None,  # noqa: PLW1509 - see there
             )
-        child = Child(popen, asyncio.get_running_loop().create_future())
+        child = Child(popen.pid, asyncio.get_running_loop().create_future(), popen)
         self._children[child.pid] = child
         return child
+
+    def adopt(self, pid: int) -> Child:
+        """A process that a child of ours has started. Its exit is told by `note_exit`; or it becomes our own child when its
+        parent dies, and is collected like the others."""
+        child = self._children[pid] = Child(pid, asyncio.get_running_loop().create_future())
+        return child
+
+    def note_exit(self, pid: int, status: ExitStatus) -> None:
+        """The parent of an adopted process says how it ended."""
+        child = self._children.pop(pid, None)
+        if child is not None:
+            child._end(status)
 
     def give_up(self, child: Child) -> None:
         """Its status was taken by somebody else and will never come; its number may be another's by now."""
         self._children.pop(child.pid, None)
-        child._popen.returncode = 0  # see `Child._end`
+        child._disown()
 
     def collect(self) -> None:
         """Take the status of every child that has ended; SIGCHLD is not queued, so one signal may stand for many."""
@@ -143,6 +172,11 @@ class Children:
         child = self._children.pop(result.si_pid, None)
         if child is not None:
             child._end(_status(result))
+
+
+def be_reaper() -> bool:
+    """Orphans of our descendants become our children, as they do of PID 1. False where the kernel cannot (gVisor)."""
+    return os.getpid() == 1 or _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
 def _being(account: Account | None) -> contextlib.AbstractContextManager[None]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import dataclass
 
 from cloche_guest.activity import ActivityMeter
-from cloche_guest.children import Children
+from cloche_guest.children import Children, be_reaper
 from cloche_guest.clock import LifeClock
 from cloche_guest.config import GuestConfig
 from cloche_guest.contexts import ContextService
@@ -136,8 +135,8 @@ def make_parts(config: GuestConfig, identity: SandboxIdentity, children: Childre
 
 
 def make_children() -> Children:
-    """As the first process of the sandbox the guest inherits every orphan."""
-    return Children(collect_orphans=os.getpid() == 1)
+    """For a process that has no other children: see there."""
+    return Children(collect_orphans=be_reaper())
 
 
 def start_watching_memory(config: GuestConfig, events: SandboxEvents) -> asyncio.Task[None]:

@@ -19,7 +19,7 @@ from cloche.errors import ClocheError, InvalidRequest
 from cloche.journal import Cursor, Gap, Record
 from cloche.journal_feed import JournalFeed
 from cloche.models import Model
-from cloche_guest.events import event_json, event_type
+from cloche_guest.events import TextRecords, event_json, event_type
 from cloche_guest.http import Handler, invalid
 
 HEARTBEAT_S: Final = 15.0
@@ -38,7 +38,7 @@ class StreamQuery(Model):
 class StreamHandler(Handler, websocket.WebSocketHandler):
     """Serves one feed: as WebSocket when the client asks to upgrade, else as SSE. Subclasses say which feed."""
 
-    text_records = False
+    text_records: TextRecords = "json"
     hidden_kinds: frozenset[str] = frozenset()
     """Records of these kinds are left out."""
     _cursor: Cursor
@@ -100,7 +100,12 @@ class StreamHandler(Handler, websocket.WebSocketHandler):
 
 
 async def send_sse(
-    handler: Handler, feed: JournalFeed, cursor: Cursor, *, text_records: bool, hidden: frozenset[str] = frozenset()
+    handler: Handler,
+    feed: JournalFeed,
+    cursor: Cursor,
+    *,
+    text_records: TextRecords,
+    hidden: frozenset[str] = frozenset(),
 ) -> None:
     """Answer with the events from `cursor` on, until the feed has ended or the client has gone."""
     handler.set_header("Content-Type", "text/event-stream")
@@ -118,7 +123,7 @@ async def _send_batches(
     cursor: Cursor,
     write: Callable[[bytes], None],
     flush: Callable[[], Awaitable[None]],
-    text_records: bool,
+    text_records: TextRecords,
     hidden: frozenset[str],
 ) -> None:
     said_at = time.monotonic()
@@ -146,7 +151,7 @@ def shown(items: Sequence[Record | Gap], hidden: frozenset[str]) -> Sequence[Rec
     return [item for item in items if not isinstance(item, Record) or item.kind not in hidden] if hidden else items
 
 
-def sse_chunk(items: Sequence[Record | Gap], *, text_records: bool) -> bytes:
+def sse_chunk(items: Sequence[Record | Gap], *, text_records: TextRecords) -> bytes:
     """Many records as one piece of an event stream."""
     lines: list[bytes] = []
     for item in items:
@@ -155,7 +160,7 @@ def sse_chunk(items: Sequence[Record | Gap], *, text_records: bool) -> bytes:
     return b"".join(lines)
 
 
-def frame(item: Record | Gap, *, text_records: bool) -> bytes:
+def frame(item: Record | Gap, *, text_records: TextRecords) -> bytes:
     """One record as the JSON of an Event."""
     head = json.dumps({"type": event_type(item), "cursor": str(item.cursor)})
     return head[:-1].encode() + b', "data": ' + event_json(item, text_records=text_records) + b"}"

@@ -285,3 +285,11 @@ def test_a_display_over_the_limit_is_replaced_by_a_note(shared: Context) -> None
 def test_lone_surrogates_do_not_break_anything(shared: Context) -> None:
     run = shared.ok("print('\\ud800 ok')\n'\\udc80'")
     assert text(run) == "\\ud800 ok\n"
+
+
+def test_text_may_have_any_character(shared: Context) -> None:
+    """A NUL made the outputs of a run a failure of the guest: what processes write may be no text, what a cell prints is."""
+    run = shared.ok("print('a\\0b', '\\ud800', '\U0001f600')")
+    assert run["outputs"] == [{"type": "stdout", "text": "a\0b \\ud800 \U0001f600\n"}]
+    told = "".join(event["data"]["text"] for event in shared.events(run["id"]) if event["type"] == "stdout")
+    assert told == run["outputs"][0]["text"]

@@ -30,7 +30,6 @@ from cloche.models import (
     RunState,
     RunStatus,
 )
-from cloche_guest.children import Children
 from cloche_guest.clock import Clock
 from cloche_guest.contexts._channels import Channel
 from cloche_guest.contexts._context_journal import ContextJournal
@@ -41,6 +40,7 @@ from cloche_guest.contexts._history import HistoryLog
 from cloche_guest.contexts._identity_change import IdentityChange
 from cloche_guest.contexts._kernel import ANSWER_TIMEOUT_S, Kernel, start_kernel
 from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
+from cloche_guest.contexts._launcher import Launcher
 from cloche_guest.contexts._queue import MAX_QUEUE, Queue
 from cloche_guest.contexts._router import (
     Fact,
@@ -67,7 +67,7 @@ MAX_IDLE_DEATHS: Final = 3
 class Surroundings:
     """What a context needs of the guest."""
 
-    children: Children
+    launcher: Launcher
     zmq_context: zmq.Context[zmq.Socket[bytes]]
     environment: Callable[[], dict[str, str]]
     starts: asyncio.Semaphore
@@ -284,7 +284,7 @@ class LiveContext:
             async with self._around.starts:
                 self._kernel = await start_kernel(
                     self._spec,
-                    self._around.children,
+                    self._around.launcher,
                     self._around.environment() | self.body.env,
                     self._generation,
                     context=self._around.zmq_context,
@@ -296,6 +296,11 @@ class LiveContext:
         self._kernel.process.exited.add_done_callback(lambda _: self._changed.set())
         self._execution_count = 0
         self._set_state(ContextState.IDLE, self._failure)
+        cold = self._kernel.process.cold
+        self.journal.note(
+            "kernel_started",
+            {"generation": self._generation, "by": "spawn" if cold else "fork", "not_forked": cold or None},
+        )
         self._resolve_start(None)
 
     def _start_failed(self, error: ClocheError) -> None:

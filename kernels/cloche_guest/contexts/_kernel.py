@@ -10,7 +10,6 @@ import zmq
 
 from cloche.errors import InternalError, WaitTimeout
 from cloche.models import Failure
-from cloche_guest.children import Children
 from cloche_guest.contexts._channels import Channel, Channels
 from cloche_guest.contexts._failure import explain_start
 from cloche_guest.contexts._kernel_process import (
@@ -20,6 +19,7 @@ from cloche_guest.contexts._kernel_process import (
     KernelStartFailed,
     start_kernel_process,
 )
+from cloche_guest.contexts._launcher import Launcher
 from cloche_guest.contexts._wire import Message
 
 ANSWER_TIMEOUT_S = 10.0
@@ -84,7 +84,7 @@ class Kernel:
 
 async def start_kernel(
     spec: KernelSpec,
-    children: Children,
+    launcher: Launcher,
     env: Mapping[str, str],
     generation: int,
     *,
@@ -96,7 +96,7 @@ async def start_kernel(
     Raises:
         InvalidRequest, KernelStartFailed: see `start_kernel_process`.
     """
-    process = await start_kernel_process(spec, children, env, generation)
+    process = await start_kernel_process(spec, launcher, env, generation)
     kernel = Kernel(process, context, on_message)
     try:
         async with asyncio.timeout(START_TIMEOUT_S):

@@ -20,13 +20,12 @@ from pathlib import Path
 
 from cloche.errors import ClocheError, InvalidRequest
 from cloche.models import ContextLimits, Failure
-from cloche_guest.children import Account, Child, Children
+from cloche_guest.children import Account
 from cloche_guest.contexts import _leftovers
 from cloche_guest.contexts._channels import PORTS
 from cloche_guest.contexts._failure import explain_exit, explain_start, read_oom_kills
+from cloche_guest.contexts._launcher import KERNEL_ENV, Launch, Launched, Launcher
 from cloche_guest.contexts._log_tail import LogTail
-
-LAUNCHER = Path(__file__).parent.parent / "kernel_side" / "launch.py"
 
 START_TIMEOUT_S = 30.0
 """A kernel starts in 0.25 s on an idle machine and in some 2 s in gVisor with all cores busy."""
@@ -47,7 +46,6 @@ class KernelStartFailed(ClocheError):
 class KernelSpec:
     """How kernels of one context are started."""
 
-    python: str
     cwd: str
     limits: ContextLimits
     account: Account | None
@@ -58,8 +56,10 @@ class KernelSpec:
 class KernelProcess:
     """One kernel. Made by `start_kernel_process`, released by `release` after it has ended."""
 
-    def __init__(self, child: Child, directory: Path, key: bytes, mark: str, log: LogTail) -> None:
-        self._child = child
+    def __init__(self, launched: Launched, directory: Path, key: bytes, mark: str, log: LogTail) -> None:
+        self._child = launched.child
+        self.cold = launched.cold
+        """Why it was not forked from a zygote; empty when it was."""
         self._directory = directory
         self._mark = mark
         self._log = log
@@ -122,7 +122,7 @@ class KernelProcess:
 
 
 async def start_kernel_process(
-    spec: KernelSpec, children: Children, env: Mapping[str, str], generation: int
+    spec: KernelSpec, launcher: Launcher, env: Mapping[str, str], generation: int
 ) -> KernelProcess:
     """Start a kernel and return when its sockets are bound.
 
@@ -136,16 +136,13 @@ async def start_kernel_process(
     log, log_end = os.pipe()
     mark = f"{spec.context_id}:{generation}:{secrets.token_hex(4)}"
     try:
-        options = json.dumps({"limits": spec.limits.model_dump(), "ready_fd": ready_end})
-        child = children.spawn(
-            [spec.python, str(LAUNCHER), str(directory / "connection.json"), options],
+        launch = Launch(
+            connection_file=directory / "connection.json",
             cwd=spec.cwd,
-            env={**env, **_KERNEL_ENV, _leftovers.MARK: mark, "CLOCHE_CONTEXT_ID": spec.context_id},
-            account=spec.account,
-            stdout=log_end,
-            stderr=log_end,
-            pass_fds=[ready_end],
+            env={**env, **KERNEL_ENV, _leftovers.MARK: mark, "CLOCHE_CONTEXT_ID": spec.context_id},
+            options={"limits": spec.limits.model_dump()},
         )
+        launched = await launcher.launch(launch, ready_end, log_end)
     except OSError as error:
         os.close(ready)
         os.close(log)
@@ -154,7 +151,7 @@ async def start_kernel_process(
     finally:
         os.close(ready_end)
         os.close(log_end)
-    process = KernelProcess(child, directory, key, mark, LogTail(log))
+    process = KernelProcess(launched, directory, key, mark, LogTail(log))
     try:
         await _wait_ready(process, ready)
     except BaseException:
@@ -162,12 +159,6 @@ async def start_kernel_process(
         process.release()
         raise
     return process
-
-
-_KERNEL_ENV = {
-    "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # else four lines of debugger warnings are in the first cell's stderr
-    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-}
 
 
 async def _wait_ready(process: KernelProcess, ready: int) -> None:

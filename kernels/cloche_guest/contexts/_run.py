@@ -119,7 +119,7 @@ class RunRecord:
         journal = self.feed.journal
         records = list(journal.read(journal.start, max_records=1_000_000, max_bytes=1024 * MIB))
         gaps = [record for record in records if isinstance(record, Gap)]
-        events = (to_event(record, text_records=True) for record in records)
+        events = (to_event(record, text_records="utf8") for record in records)
         return Run(
             id=self.id,
             context_id=self._context_id,

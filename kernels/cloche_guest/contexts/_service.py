@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ from cloche_guest.clock import Clock
 from cloche_guest.contexts._context import LiveContext, Surroundings
 from cloche_guest.contexts._identity_change import IdentityChange
 from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
+from cloche_guest.contexts._launcher import Launcher
+from cloche_guest.contexts._preload import DATA_STACK, OWN_MODULE, wanted_modules
 from cloche_guest.contexts._runs import new_id
 
 MAX_CONTEXTS: Final = 64
@@ -64,15 +67,16 @@ class ContextService:
         clock: Clock,
         tell: Callable[[str, Mapping[str, JsonValue]], None] = lambda _type, _data: None,
     ) -> None:
-        self._python = kernel_python
         self._account = account
         self._workspace = workspace
         self._runtime_dir = runtime_dir
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         starts = asyncio.Semaphore(max(2, os.cpu_count() or 2))
-        self._around = Surroundings(children, self._zmq, environment, starts, tell, clock)
+        self._launcher = Launcher(children, environment, kernel_python, account)
+        self._around = Surroundings(self._launcher, self._zmq, environment, starts, tell, clock)
         self._contexts: OrderedDict[str, LiveContext] = OrderedDict()
         self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._warming: asyncio.Task[None] | None = None
         self._adopting: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -138,6 +142,11 @@ class ContextService:
         reply = await context.ask("cloche_digests_request", {}, DIGESTS_S)
         return VariablesSummary.model_validate({"variables": reply["variables"], "truncated": reply["truncated"]})
 
+    async def preload(self, modules: Sequence[str]) -> None:
+        """Have new kernels begin with these modules imported, at the price of a process that keeps them."""
+        own, used = await self._modules_in_use()
+        await self._launcher.prepare([*wanted_modules(own or [OWN_MODULE], used), *modules])
+
     async def adopt(self, change: IdentityChange) -> None:
         """Tell all kernels that the sandbox is another one now. One that does not answer in `ADOPT_S` hears of it when it
         can; code that is stuck must not hold up the sandbox."""
@@ -170,7 +179,11 @@ class ContextService:
 
     async def stop(self) -> None:
         """The end."""
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)
         await self.end_all()
+        await self._launcher.stop()
         self._zmq.destroy(linger=0)
 
     async def complete(self, context: LiveContext, body: CompleteRequest) -> CompleteReply:
@@ -206,7 +219,7 @@ class ContextService:
             raise LimitReached(
                 f"this sandbox has {MAX_CONTEXTS} contexts already", hint="delete one", details={"limit": MAX_CONTEXTS}
             )
-        spec = KernelSpec(self._python, body.cwd, body.limits, self._account, self._runtime_dir, context_id)
+        spec = KernelSpec(body.cwd, body.limits, self._account, self._runtime_dir, context_id)
         context = self._contexts[context_id] = LiveContext(context_id, body, spec, self._around)
         try:
             await asyncio.shield(context.started)
@@ -215,7 +228,28 @@ class ContextService:
                 del self._contexts[context_id]
                 await context.delete()
             raise _typed(error) from error
+        self._warm_up()
         return context
+
+    def _warm_up(self) -> None:
+        """From the second context on there is a zygote for the next ones, and it learns what kernels here use."""
+        if len(self._contexts) > 1 and (self._warming is None or self._warming.done()):
+            self._warming = asyncio.create_task(self._prepare_zygote(), name="zygote")
+
+    async def _prepare_zygote(self) -> None:
+        own, used = await self._modules_in_use()
+        await self._launcher.prepare(wanted_modules(own, used))
+
+    async def _modules_in_use(self) -> tuple[list[str], set[str]]:
+        """What kernels import by themselves, and what of the data stack they were seen to use."""
+        own: list[str] = []
+        used: set[str] = set()
+        for context in list(self._contexts.values()):
+            with contextlib.suppress(ClocheError):  # its kernel is stuck or gone; another tells the same
+                reply = await context.ask("cloche_modules_request", {"ask": DATA_STACK})
+                own = own or reply["own"]
+                used.update(reply["asked"])
+        return own, used
 
 
 def _typed(error: ClocheError) -> ClocheError:

@@ -105,7 +105,7 @@ class LiveWatch:
             return self._resync("stopped")
         behind: Cursor = records[-1].cursor if records else cursor
         status: Literal["changed", "unchanged"] = "changed" if records else "unchanged"
-        events = [to_event(record, text_records=False) for record in records]
+        events = [to_event(record, text_records="json") for record in records]
         return Changes(status=status, events=events, more=behind.seq < journal.head.seq, cursor=str(behind))
 
     def stop(self, reason: str) -> None:

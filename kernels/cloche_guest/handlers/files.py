@@ -419,7 +419,7 @@ class CloneHandler(FileHandler):
         feed = JournalFeed(Journal(secrets.token_hex(8), max_bytes=1024 * 1024))
         work = asyncio.create_task(self._tell(body, feed), name="git clone")
         try:
-            await send_sse(self, feed, feed.journal.start, text_records=False)
+            await send_sse(self, feed, feed.journal.start, text_records="json")
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloche.errors import Conflict
-from cloche.models.guest import EndAll, Identity, UplinksClose, VariablesAsked
+from cloche.models.guest import EndAll, Identity, Preload, UplinksClose, VariablesAsked
 from cloche_guest.activity import ActivityMeter
 from cloche_guest.contexts import ContextService
 from cloche_guest.http import Handler, NoQuery
@@ -65,6 +65,19 @@ class EndAllHandler(Handler):
         self.read_query(NoQuery)
         body = self.read_body(EndAll)
         await self._parts.end_all(start_services=body.start_services)
+        self.set_status(204)
+        self.finish()
+
+
+class PreloadHandler(Handler):
+    """``/v1/preload``: answers when new contexts begin with these modules imported, or cannot."""
+
+    def initialize(self, contexts: ContextService) -> None:
+        self._contexts = contexts
+
+    async def post(self) -> None:
+        self.read_query(NoQuery)
+        await self._contexts.preload(self.read_body(Preload).modules)
         self.set_status(204)
         self.finish()
 

@@ -25,7 +25,7 @@ from cloche.models import (
 )
 from cloche.models.runs import MAX_WAIT_S
 from cloche.models.terminals import TerminalSize
-from cloche_guest.events import to_event
+from cloche_guest.events import TextRecords, to_event
 from cloche_guest.handlers.runs import WaitSeconds
 from cloche_guest.http import Handler, NoQuery
 from cloche_guest.processes import ProcessService, Services
@@ -151,7 +151,7 @@ class OutputHandler(ProcessHandler):
             await feed.wait_beyond(cursor, query.wait_s)
         items = feed.journal.read(cursor, max_bytes=query.limit_bytes)
         cursor = items[-1].cursor if items else cursor
-        events = [to_event(item, text_records=True) for item in shown(items, hidden_by(query.stream))]
+        events = [to_event(item, text_records="bytes") for item in shown(items, hidden_by(query.stream))]
         at_end = feed.closed and cursor.seq == feed.journal.head.seq
         self.answer(ProcessOutput(events=events, cursor=str(cursor), at_end=at_end))
 
@@ -159,7 +159,7 @@ class OutputHandler(ProcessHandler):
 class ProcessEventsHandler(StreamHandler):
     """``.../events``"""
 
-    text_records = True
+    text_records: TextRecords = "bytes"
 
     def initialize(self, processes: ProcessService) -> None:
         self.processes = processes

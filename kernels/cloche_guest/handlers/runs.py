@@ -14,6 +14,7 @@ from cloche.models.runs import MAX_WAIT_S
 from cloche_guest.contexts import ContextService
 from cloche_guest.contexts._context import LiveContext
 from cloche_guest.contexts._run import RunRecord
+from cloche_guest.events import TextRecords
 from cloche_guest.handlers.contexts import ContextHandler
 from cloche_guest.http import NoQuery, invalid, wants
 from cloche_guest.streams import StreamHandler, send_sse
@@ -77,7 +78,7 @@ class RunsHandler(RunHandler):
         run = context.submit(body)
         self.set_header("Cloche-Run-Id", run.id)
         if wants(self.request.headers, "text/event-stream"):
-            await send_sse(self, run.feed, run.feed.journal.start, text_records=True)
+            await send_sse(self, run.feed, run.feed.journal.start, text_records="utf8")
         else:
             await self.answer_run(run, query.wait_s)
 
@@ -118,7 +119,7 @@ class RunInputHandler(RunHandler):
 class RunEventsHandler(StreamHandler):
     """``.../runs/{run_id}/events``"""
 
-    text_records = True
+    text_records: TextRecords = "utf8"
     _context: LiveContext
     _run: RunRecord
 

@@ -18,6 +18,7 @@ import contextlib
 import os
 import resource
 import select
+import signal
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +62,12 @@ class Capture:
         self._poll = select.epoll()
         self._children = _children_waited_for()
         self._pid = os.getpid()
+        self._life: int | None = None
+
+    def end_with(self, life: int) -> None:
+        """Kill this process when the other end of the pipe `life` is closed: for a kernel whose parent is not the guest."""
+        self._life = life
+        self._poll.register(life, select.EPOLLIN)
 
     def start(self) -> None:
         """Take over the descriptors and read them in a thread."""
@@ -104,6 +111,8 @@ class Capture:
                     self._read_some(descriptor)
 
     def _read_some(self, descriptor: int) -> None:
+        if descriptor == self._life:
+            os.kill(self._pid, signal.SIGKILL)
         pipe = self._readers[descriptor]
         if pipe.read() is None:
             self._poll.unregister(descriptor)

@@ -11,7 +11,7 @@ but the control channel and the other questions go on. At most `MAX_THREADS` may
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ipykernel.jsonutil import json_clean
@@ -24,14 +24,19 @@ _COMPLETION_LOCK_S = 2.0
 """Jedi is not safe for threads, so completions wait for each other; but not for one that hangs."""
 
 
-class Inspector:
-    """Answers questions about the kernel's namespace."""
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+"""Content of a question to content of its reply."""
 
-    def __init__(self, kernel: Any) -> None:
+
+class Inspector:
+    """Answers questions about the kernel's namespace, and whatever `answers` has."""
+
+    def __init__(self, kernel: Any, answers: Mapping[str, Answer]) -> None:
         self._kernel = kernel
         self._slots = threading.BoundedSemaphore(MAX_THREADS)
         self._completing = threading.Lock()
-        self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        self._answers: dict[str, Answer] = {
+            **answers,
             "cloche_complete_request": self._complete,
             "cloche_inspect_request": self._inspect,
             "cloche_variables_request": self._variables,

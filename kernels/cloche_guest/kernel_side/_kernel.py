@@ -17,6 +17,7 @@ from jupyter_client.session import extract_header
 from ._capture import Capture
 from ._environment import Environment
 from ._inspection import Inspector
+from ._modules import Modules
 from ._output import streams
 from ._rebirth import Rebirth
 from ._shell import KernelShell
@@ -38,8 +39,15 @@ class ClocheKernel(IPythonKernel):
         self._environment = Environment()
         self._rebirth = Rebirth(self, self._environment)
         self._rebirth.install()
-        Inspector(self).install()
+        self._modules = Modules()
+        Inspector(self, {"cloche_modules_request": self._modules.answer}).install()
         follow_cells(self)
+
+    def has_started(self, life: int | None) -> None:
+        """Everything that a kernel imports by itself is imported now. `life`: see `Capture.end_with`."""
+        self._modules.remember()
+        if life is not None and self._capture is not None:
+            self._capture.end_with(life)
 
     async def do_execute(self, code: str, silent: bool, *args: Any, cell_meta: Any = None, **kwargs: Any) -> Any:
         self._rebirth.run_hooks()

@@ -19,11 +19,13 @@ from typing import Any
 
 from ipykernel.zmqshell import ZMQInteractiveShell
 
-_KERNEL_PID = os.getpid()
-
 
 class KernelShell(ZMQInteractiveShell):
     """See the module."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._kernel_pid = os.getpid()
+        super().__init__(**kwargs)
 
     def init_environment(self) -> None:
         os.environ.setdefault("PAGER", "cat")
@@ -34,14 +36,14 @@ class KernelShell(ZMQInteractiveShell):
 
     async def run_cell_async(self, *args: Any, **kwargs: Any) -> Any:
         result = await super().run_cell_async(*args, **kwargs)
-        if os.getpid() != _KERNEL_PID:
+        if os.getpid() != self._kernel_pid:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(_exit_code(result))
         return result
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
-        if os.getpid() == _KERNEL_PID:
+        if os.getpid() == self._kernel_pid:
             super()._showtraceback(etype, evalue, stb)
         elif not isinstance(evalue, SystemExit):
             # The sockets belong to the parent process; the child has only its descriptors.

@@ -56,16 +56,18 @@ class ClocheKernelApp(IPKernelApp):
 
 
 def main(connection_file: str, options_text: str) -> None:
-    """Run a kernel until it is told to end. Options: ``limits`` and ``ready_fd``, which gets one byte when it is
-    ready."""
+    """Run a kernel until it is told to end. Options: ``limits``; ``ready_fd``, which gets one byte when it is ready;
+    ``life_fd`` of a kernel that was forked: a pipe that ends with the guest."""
     options = json.loads(options_text)
-    die_with_the_guest()
-    be_killed_before_the_guest()
+    if options.get("life_fd") is None:
+        die_with_the_guest()
+        be_killed_before_the_guest()
     apply_limits(options["limits"])
     silence_hints()
     _sandbox_module.install()
     app = ClocheKernelApp.instance(config=_config(connection_file))
     app.initialize([])
+    app.kernel.has_started(options.get("life_fd"))
     os.write(options["ready_fd"], b"1")
     os.close(options["ready_fd"])
     app.start()

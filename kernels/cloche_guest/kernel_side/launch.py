@@ -1,4 +1,5 @@
-"""Entry point: ``<kernel python> launch.py <connection file> <options as JSON>``.
+"""Entry point: ``<kernel python> launch.py <connection file> <options as JSON>`` for a kernel, and
+``<kernel python> launch.py --zygote <descriptor of its socket>``.
 
 Loads the directory it lies in as package ``cloche_kernel`` without leaving a trace in ``sys.path``, so that user code
 never imports a module of ours by accident.
@@ -25,6 +26,14 @@ def _load_package() -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != directory]
 
 
-if __name__ == "__main__":
+def _main() -> None:
     _load_package()
-    importlib.import_module("cloche_kernel.app").main(sys.argv[1], sys.argv[2])
+    arguments = sys.argv[1:]
+    if arguments[0] == "--zygote":
+        order = importlib.import_module("cloche_kernel.zygote").serve(int(arguments[1]))
+        arguments = [order.connection_file, order.options]  # from here on this is a kernel
+    importlib.import_module("cloche_kernel.app").main(*arguments)
+
+
+if __name__ == "__main__":
+    _main()

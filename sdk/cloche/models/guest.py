@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from cloche.models._base import ContextId, Env, Model, Timestamp
 
@@ -90,6 +90,15 @@ class EndAll(Model):
     """Body of ``POST /v1/end-all``: ends all contexts, processes and terminals; services stay declared."""
 
     start_services: bool = Field(default=False, description="afterwards, as at the start of a guest")
+
+
+ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w]*(\.[A-Za-z_][\w]*)*$", max_length=256)]
+
+
+class Preload(Model):
+    """Body of ``POST /v1/preload``: new Python contexts are forked from a process that has imported these."""
+
+    modules: list[ModuleName] = Field(default=[], max_length=100)
 
 
 class VariablesAsked(Model):
