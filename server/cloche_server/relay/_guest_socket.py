@@ -88,10 +88,9 @@ class GuestSocket:
                 self._protocol.send_ping(b"")
                 await self._flush()
                 continue
-            if data:
-                self._protocol.receive_data(data)
-            else:
-                self._protocol.receive_eof()
+            if not data:  # a guest that ends it says so in a close frame; this one is gone, or was cut off
+                raise WireClosed("the guest went away")
+            self._protocol.receive_data(data)
             return
         raise WireClosed("no answer to pings")
 
