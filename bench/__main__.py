@@ -15,9 +15,11 @@ from bench import contexts as contexts_bench
 from bench import create as create_bench
 from bench import density as density_bench
 from bench import files as files_bench
+from bench import fork as fork_bench
 from bench import preview as preview_bench
 from bench import processes as process_bench
 from bench import soak as soak_bench
+from bench import suspend as suspend_bench
 from bench import terminals as terminals_bench
 from bench import watches as watches_bench
 from bench._gateway import Gateway
@@ -206,6 +208,32 @@ def density(image: str | None, drivers: Sequence[str], n: int, as_json: bool) ->
     with Client() as client:
         tables = [density_bench.measure(client, image, driver, n) for driver in drivers or working(client)]
     report(tables, as_json=as_json)
+
+
+@bench.command()
+@image_option
+@click.option("--children", "counts", type=int, multiple=True, default=(1, 5, 20), show_default=True)
+@click.option("--megabytes", default=20, show_default=True, help="Of the frame in the source's kernel.")
+@click.option("-n", default=5, show_default=True, help="Forks of each size.")
+@json_option
+def fork(image: str | None, counts: Sequence[int], megabytes: int, n: int, as_json: bool) -> None:
+    """Pause of the source, and answers of the children."""
+    with Client() as client:
+        tables = fork_bench.measure(client, image, counts, megabytes, n)
+    report(tables, as_json=as_json)
+
+
+@bench.command()
+@image_option
+@click.option("--megabytes", default=20, show_default=True, help="Of the frame in the kernel.")
+@click.option("-n", default=10, show_default=True, help="Wakes of each kind.")
+@json_option
+def suspend(image: str | None, megabytes: int, n: int, as_json: bool) -> None:
+    """To disk and back."""
+    with Client() as client:
+        table, disk_bytes = suspend_bench.measure(client, image, megabytes, n)
+    report([table], as_json=as_json)
+    click.echo(f"on disk while it is suspended: {disk_bytes / 1e6:.0f} MB", err=True)
 
 
 def working(client: Client) -> list[str]:

@@ -32,8 +32,12 @@ class Api:
             self._connection.connect()
             self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         content = None if body is None else json.dumps(body)
-        self._connection.request(method, path, content, self.headers)
-        answer = self._connection.getresponse()
+        try:
+            self._connection.request(method, path, content, self.headers)
+            answer = self._connection.getresponse()
+        except http.client.RemoteDisconnected:  # it was idle for longer than the server keeps connections
+            self._connection.close()
+            return self.call(method, path, body)
         raw = answer.read()
         if answer.status >= 400:
             raise RuntimeError(f"{method} {path}: {answer.status} {raw[:500].decode()}")

@@ -246,6 +246,20 @@ async def test_when_none_answers_a_new_one_is_made(slow: tuple[Harness, Slow]) -
     assert (await stats(cloche))["misses"] == 1
 
 
+async def test_one_on_its_way_back_is_waited_for(slow: tuple[Harness, Slow]) -> None:
+    """A rush took two for one create, and the next create found none."""
+    cloche, answers = slow
+    await pool_with(cloche, 2)
+    (pool,) = cloche.server.services.pools.all()
+    first, second = sorted(pool.stock.all(), key=lambda one: one.since)
+    answers.slow = True
+    guest_raw(cloche, second.sandbox_id, echo)
+    assert (await create(cloche))["id"] == second.sandbox_id
+    again = asyncio.create_task(create(cloche))
+    asyncio.get_running_loop().call_later(0.1, answers.go.set)
+    assert (await again)["id"] == first.sandbox_id
+
+
 async def refuse(method: str, target: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter) -> None:
     writer.write(http_answer(500, {"nonsense": True}))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
+from cloche.errors import SandboxUnreachable
 from cloche.models.guest import Identity
 from cloche_server.clock import Clock, to_datetime
 from cloche_server.relay import GuestCall, call_guest
@@ -34,18 +35,22 @@ async def unbind(live: Live, clock: Clock) -> None:
 
 async def check_health(live: Live) -> None:
     """Raises what `call_guest` does."""
-    answer = await call_guest(live.uplink.pool, GuestCall("GET", "/v1/health", {200}, HEALTH_BOUND_S), 65_536)
-    try:
-        await answer.whole(65_536)
-    finally:
-        answer.close()
+    await _ask(live, GuestCall("GET", "/v1/health", {200}, HEALTH_BOUND_S))
 
 
 async def _tell(live: Live, identity: Identity) -> None:
-    body = identity.model_dump_json().encode()
-    answer = await call_guest(
-        live.uplink.pool, GuestCall("POST", "/v1/identity", {204}, IDENTITY_BOUND_S, body), 65_536
-    )
+    """Twice, when a connection that was idle turns out to be closed: to say it again changes nothing."""
+    call = GuestCall("POST", "/v1/identity", {204}, IDENTITY_BOUND_S, identity.model_dump_json().encode())
+    try:
+        await _ask(live, call)
+    except SandboxUnreachable as error:
+        if not error.details.get("cut"):
+            raise
+        await _ask(live, call)
+
+
+async def _ask(live: Live, call: GuestCall) -> None:
+    answer = await call_guest(live.uplink.pool, call, 65_536)
     try:
         await answer.whole(65_536)
     finally:

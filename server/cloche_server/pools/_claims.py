@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,8 +30,10 @@ _LOG: Final = logging.getLogger("cloche.pools")
 PATIENCE_S: Final = 0.05
 """Until another one is tried, too. An answer takes 2 to 5 ms."""
 
+BUSY_PATIENCE_S: Final = 1.0
+
 LAST_PATIENCE_S: Final = 1.0
-"""When there is no other: as long as a cold start takes."""
+"""When there is no other, and for one that is on its way back: as long as a cold start takes."""
 
 AT_ONCE: Final = 4
 """Claims that talk to guests. A hundred at once would make each of them slow, and look broken."""
@@ -64,14 +66,19 @@ class Claims:
         self._monotonic = monotonic
         self._wake = wake
         self._turn = asyncio.Semaphore(AT_ONCE)
+        self._under_way = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def claim(
         self, pool: LivePool, wanted: SandboxCreate, env: Mapping[str, str], key: IdempotencyClaim | None
     ) -> SandboxRow | None:
         """None: none was ready, or none answered. `Conflict` when the name was taken meanwhile."""
-        async with self._turn:
-            won = await self._first(pool, dict(env))
+        self._under_way += 1
+        try:
+            async with self._turn:
+                won = await self._first(pool, dict(env))
+        finally:
+            self._under_way -= 1
         if won is None:
             return None
         try:
@@ -83,18 +90,17 @@ class Claims:
     async def _first(self, pool: LivePool, env: dict[str, str]) -> _Try | None:
         tries: list[_Try] = []
         won: _Try | None = None
+        ends: float | None = None
         try:
             while won is None:
-                fresh = self._next(pool, env)
+                now, fresh = self._monotonic(), self._next(pool, env)
                 if fresh is not None:
                     tries.append(fresh)
-                waiting = [one.answer for one in tries if not one.answer.done()]
-                if not waiting:
-                    return None
-                more = fresh is not None and len(pool.stock) > 0
-                patience = PATIENCE_S if more else LAST_PATIENCE_S
-                done, _ = await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-                if not done and not more:
+                    ends, wait_s = None, self._patience_s
+                else:
+                    ends = now + LAST_PATIENCE_S if ends is None else ends
+                    wait_s = ends - now
+                if not await _something(tries, pool, wait_s) and fresh is None:
                     return None
                 won = next((one for one in tries if one.answer.done() and one.answer.result()), None)
             return won
@@ -102,6 +108,11 @@ class Claims:
             for one in tries:
                 if one is not won:
                     self._give_back(pool, one)
+
+    @property
+    def _patience_s(self) -> float:
+        """While creates queue up, a slow answer is no sign of a broken sandbox, and another try makes all of them slower."""
+        return PATIENCE_S if self._under_way <= AT_ONCE else BUSY_PATIENCE_S
 
     def _next(self, pool: LivePool, env: dict[str, str]) -> _Try | None:
         assert pool.recipe is not None
@@ -144,6 +155,7 @@ class Claims:
     # What was not handed out
 
     def _give_back(self, pool: LivePool, one: _Try) -> None:
+        pool.returning += 1
         self._start(self._settle(pool, one))
 
     async def _settle(self, pool: LivePool, one: _Try) -> None:
@@ -159,7 +171,10 @@ class Claims:
         else:
             one.parked.suspect, one.parked.checked = True, 0.0
             pool.stock.put(one.parked)
-        self._wake()
+        finally:
+            pool.returning -= 1
+            pool.returned.set()
+            self._wake()
 
     def _start(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -170,6 +185,20 @@ class Claims:
         """Waits for what is given back, as long as a guest may take."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
+
+
+async def _something(tries: Iterable[_Try], pool: LivePool, wait_s: float) -> bool:
+    """An answer came, or one came back into the stock. False: neither within ``wait_s``, or there is nothing to wait for."""
+    waiting: set[asyncio.Future[Any]] = {one.answer for one in tries if not one.answer.done()}
+    if pool.returning:
+        pool.returned.clear()
+        waiting.add(asyncio.ensure_future(pool.returned.wait()))
+    if not waiting or wait_s <= 0:
+        return False
+    done, _ = await asyncio.wait(waiting, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+    for future in waiting - {one.answer for one in tries}:
+        future.cancel()
+    return bool(done)
 
 
 class _NotTold(Exception):

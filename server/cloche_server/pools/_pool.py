@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,6 +35,9 @@ class LivePool:
     failures: int = 0
     """Fills that failed, since the last that did not."""
     not_before: float = 0.0
+    returning: int = 0
+    """On their way back into the stock: another one was handed out in their place."""
+    returned: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def key(self) -> tuple[str, str]:

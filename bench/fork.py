@@ -1,0 +1,77 @@
+"""``bench fork``: how long the source of a fork stands still, and when its children answer from the live kernel.
+
+The pause is seen from inside, too: a thread of the kernel ticks every millisecond and keeps its longest gap. On a busy
+machine that gap is longer than the pause; without any fork it is the row "longest gap, no fork".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from bench._report import Table
+from bench._samples import Samples, rows_of
+from cloche import Client, Sandbox
+
+TICKING = """
+import threading, time
+import numpy, pandas
+frame = pandas.DataFrame({{"a": numpy.arange({megabytes} * 131072)}})
+total = int(frame["a"].sum())
+gap = 0.0
+def tick():
+    global gap
+    last = time.perf_counter()
+    while True:
+        time.sleep(0.001)
+        now = time.perf_counter()
+        gap = max(gap, now - last)
+        last = now
+threading.Thread(target=tick, daemon=True).start()
+"""
+ANSWER = 'print(int(frame["a"].sum()) == total)'
+
+
+def measure(client: Client, image: str | None, counts: Sequence[int], megabytes: int, n: int) -> list[Table]:
+    """One table for each number of children, ``n`` forks each, of one source with a frame of so many MB."""
+    with Sandbox.create(image, client=client, driver="gvisor") as source:
+        source.run(TICKING.format(megabytes=megabytes)).raise_for_error()
+        return [_of_count(source, count, megabytes, n) for count in counts]
+
+
+def _of_count(source: Sandbox, count: int, megabytes: int, n: int) -> Table:
+    calm, paused, gap = Samples("longest gap, no fork"), Samples("source paused"), Samples("longest gap, fork")
+    fork, first, total = (
+        Samples("fork, until all run"),
+        Samples("first answer of a child"),
+        Samples("fork to last answer"),
+    )
+    for _ in range(n):
+        calm.add_s(_longest_gap(source, lambda: time.sleep(1)))
+        begun = time.perf_counter()
+        source.run("gap = 0.0").raise_for_error()
+        with source.fork(count).raise_for_errors() as children:
+            forked = time.perf_counter()
+            with ThreadPoolExecutor(count) as pool:
+                for seconds in pool.map(_answered, children):
+                    first.add_s(seconds)
+            total.add_s(time.perf_counter() - begun)
+            gap.add_s(float(source.run("print(gap)").raise_for_error().stdout))
+            paused.add_s(children.paused_s)
+            fork.add_s(forked - begun)
+    title = f"fork({count}) of a kernel with pandas and {megabytes} MB on gvisor"
+    return Table(title, rows_of([calm, paused, gap, fork, first, total]))
+
+
+def _longest_gap(source: Sandbox, meanwhile: Callable[[], None]) -> float:
+    source.run("gap = 0.0").raise_for_error()
+    meanwhile()
+    return float(source.run("print(gap)").raise_for_error().stdout)
+
+
+def _answered(child: Sandbox) -> float:
+    """Seconds until the child has computed over what it was born with."""
+    begun = time.perf_counter()
+    assert child.run(ANSWER).raise_for_error().stdout.strip() == "True"
+    return time.perf_counter() - begun
