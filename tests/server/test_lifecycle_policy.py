@@ -23,6 +23,7 @@ class Row:
     born_us: int = 0
     active_us: int = 0
     saved_us: int | None = None
+    pool: str | None = None
 
 
 IDLE = LifecyclePolicy(idle_timeout_s=10)
@@ -67,6 +68,12 @@ def test_one_that_rested_for_long_enough_is_deleted() -> None:
     row = Row(S.STOPPED, LifecyclePolicy(delete_after_s=100), saved_us=5 * SECOND)
     assert next_step(row, 104 * SECOND) == Wait(105 * SECOND)
     assert next_step(row, 105 * SECOND) == Act(A.DELETE, "delete_after")
+
+
+def test_one_that_waits_in_a_pool_has_no_life_yet() -> None:
+    policy = LifecyclePolicy(idle_timeout_s=1, max_lifetime_s=1)
+    assert next_step(Row(lifecycle=policy, pool="p"), 10**15) == Wait(None)
+    assert next_step(Row(lifecycle=policy), 10**15) == Act(A.DELETE, "max_lifetime")
 
 
 def test_the_action_nothing_is_none() -> None:

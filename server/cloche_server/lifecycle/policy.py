@@ -4,6 +4,7 @@
   asked (`Ask`): what works counts from now, what ended counts from its end. A sandbox that is paused cannot work.
 - Over: ``max_lifetime_s`` since it was born, whatever it does. One that rests by then is only ever deleted.
 - Rested: ``delete_after_s`` since it was suspended or stopped.
+- One that waits in a pool is the pool's business; its life begins when it is handed out.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Ruled(Protocol):
     def active_us(self) -> int: ...
     @property
     def saved_us(self) -> int | None: ...
+    @property
+    def pool(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ Step = Act | Ask | Wait
 
 def next_step(row: Ruled, now_us: int, *, asked: bool = False) -> Step:
     """``asked``: ``active_us`` of the row has what the guest says now."""
+    if row.pool is not None:
+        return Wait(None)
     policy = row.lifecycle
     times: list[int] = []
     for end_us, act in _ends(row, policy):
