@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cloche._contexts import AsyncContexts, Contexts
     from cloche._exec import ExecFailed, ExecResult
     from cloche._files import AsyncFiles, AsyncFileWatch, ChangeSet, FileChange, Files, FileWatch, TreeDownload
+    from cloche._forks import AsyncForkResult, ForkResult
     from cloche._images import ImageOutput
     from cloche._previews import AsyncPreview, Preview
     from cloche._process import AsyncProcess, Output, Process, output_bytes
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from cloche._result import RunFailed, RunResult
     from cloche._run_handle import AsyncRunHandle, RunHandle
     from cloche._sandbox import AsyncSandbox, Sandbox
+    from cloche._snapshots import AsyncSnapshots, Snapshots
+    from cloche._templates import AsyncIntents, AsyncPools, AsyncTemplates, Intents, Pools, Templates
     from cloche._terminals import AsyncTerminal, AsyncTerminals, Terminal, Terminals
     from cloche._volumes import AsyncVolumes, Volumes
     from cloche.errors import (
@@ -84,7 +87,7 @@ if TYPE_CHECKING:
         UnsupportedCapability,
         WaitTimeout,
     )
-    from cloche.models import Event, Resources, RunStatus
+    from cloche.models import Event, LifecyclePolicy, Resources, Retention, RunStatus
 
 _HOME: Final = {
     **dict.fromkeys(("AsyncAttachment", "Attachment", "TerminalEnded", "TerminalGap"), "cloche._attachment"),
@@ -105,7 +108,12 @@ _HOME: Final = {
     **dict.fromkeys(("AsyncSandbox", "Sandbox"), "cloche._sandbox"),
     **dict.fromkeys(("AsyncPreview", "Preview"), "cloche._previews"),
     **dict.fromkeys(("AsyncVolumes", "Volumes"), "cloche._volumes"),
-    **dict.fromkeys(("Event", "Resources", "RunStatus"), "cloche.models"),
+    **dict.fromkeys(("AsyncForkResult", "ForkResult"), "cloche._forks"),
+    **dict.fromkeys(("AsyncSnapshots", "Snapshots"), "cloche._snapshots"),
+    **dict.fromkeys(
+        ("AsyncIntents", "AsyncPools", "AsyncTemplates", "Intents", "Pools", "Templates"), "cloche._templates"
+    ),
+    **dict.fromkeys(("Event", "LifecyclePolicy", "Resources", "Retention", "RunStatus"), "cloche.models"),
 }
 """Public name -> module. Every other public name is an error."""
 
@@ -117,13 +125,18 @@ __all__ = [
     "AsyncContexts",
     "AsyncFileWatch",
     "AsyncFiles",
+    "AsyncForkResult",
+    "AsyncIntents",
     "AsyncKeys",
+    "AsyncPools",
     "AsyncPreview",
     "AsyncProcess",
     "AsyncProcesses",
     "AsyncRunHandle",
     "AsyncSandbox",
     "AsyncServices",
+    "AsyncSnapshots",
+    "AsyncTemplates",
     "AsyncTerminal",
     "AsyncTerminals",
     "AsyncVolumes",
@@ -152,14 +165,17 @@ __all__ = [
     "Files",
     "Forbidden",
     "ForeignCursor",
+    "ForkResult",
     "GitFailed",
     "Gone",
     "GuestFault",
     "ImageOutput",
+    "Intents",
     "InternalError",
     "InvalidRequest",
     "IsDirectory",
     "Keys",
+    "LifecyclePolicy",
     "LimitReached",
     "MalformedCursor",
     "MethodNotAllowed",
@@ -170,6 +186,7 @@ __all__ = [
     "NotRegularFile",
     "Output",
     "PermissionDenied",
+    "Pools",
     "PortClosed",
     "PreconditionFailed",
     "Preview",
@@ -180,6 +197,7 @@ __all__ = [
     "RangeNotSatisfiable",
     "RequestError",
     "Resources",
+    "Retention",
     "RunFailed",
     "RunHandle",
     "RunResult",
@@ -192,10 +210,12 @@ __all__ = [
     "Services",
     "SnapshotBroken",
     "SnapshotFailed",
+    "Snapshots",
     "Stale",
     "StateError",
     "StorageFull",
     "TemplateBuildFailed",
+    "Templates",
     "Terminal",
     "TerminalEnded",
     "TerminalGap",

@@ -20,8 +20,15 @@ from cloche._flow import Pause, _renamed
 from cloche._patience import Patience
 from cloche._socket import AwaitingSocket, BlockingSocket, Open, Say, Shut, SocketFlow, SocketLost, hear
 from cloche._terminal_stream import Gap, Output, Reset, StreamEvent, TerminalStream
-from cloche.errors import ClocheError, ConnectionFailed, Gone, WaitTimeout
-from cloche.models.terminals import CLOSE_NO_TERMINAL, FINAL_CLOSE_CODES, Resize, TakeControl, TerminalExit
+from cloche.errors import ClocheError, ConnectionFailed, Gone, SandboxNotRunning, WaitTimeout
+from cloche.models.terminals import (
+    CLOSE_ASLEEP,
+    CLOSE_NO_TERMINAL,
+    FINAL_CLOSE_CODES,
+    Resize,
+    TakeControl,
+    TerminalExit,
+)
 from cloche.terminal_frames import SUBPROTOCOL
 
 QUIET_S: Final = 0.05
@@ -136,7 +143,10 @@ class AttachmentFlows:
 
         :param timeout_s: how long to wait at most; None: for ever.
         :raises WaitTimeout: nothing came in time. Nothing is lost by that.
+        A sandbox at rest is woken by what was typed, not by a reader.
+
         :raises Gone: the terminal was deleted.
+        :raises SandboxNotRunning: the sandbox was put to rest. The next call of this attachment wakes it, if it may.
         """
         deadline = self._deadline(timeout_s)
         while not self._unread:
@@ -285,7 +295,12 @@ class AttachmentFlows:
             return
         if lost.code == CLOSE_NO_TERMINAL:
             raise Gone("the terminal was deleted")
-        if lost.code in FINAL_CLOSE_CODES:
+        if lost.code == CLOSE_ASLEEP and not self._stream.has_input:
+            yield Shut()
+            raise SandboxNotRunning(
+                "the sandbox of this terminal was put to rest", hint="type or read on to wake it", details={"cut": True}
+            )
+        if lost.code in FINAL_CLOSE_CODES - {CLOSE_ASLEEP}:
             raise ConnectionFailed(f"the connection was closed ({lost.code}): {lost.reason}")
         for delay in self._patience.delays():
             try:

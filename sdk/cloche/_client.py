@@ -14,7 +14,11 @@ from cloche._answers import built
 from cloche._config import load_config
 from cloche._flow import Flow, awaiting, blocking, send, send_patiently
 from cloche._link import AsyncLink, Link
+from cloche._pages import all_pages
 from cloche._patience import Patience
+from cloche._snapshots import AsyncSnapshots, HasId, Snapshots, compare_flow
+from cloche._templates import AsyncIntents, AsyncPools, AsyncTemplates, Intents, Pools, Templates
+from cloche._users import Users
 from cloche._volumes import AsyncVolumes, Volumes
 from cloche.models import Role, SandboxState
 
@@ -106,16 +110,7 @@ class ClientFlows:
         :param owner: of another owner; needs the role admin.
         :param limit: at most so many; None: all.
         """
-        filters = _list_query(state, name, labels, owner)
-        found: list[models.Sandbox] = []
-        page: str | None = None
-        while True:
-            query = (*filters, ("limit", str(_page_size(limit, len(found)))), *((("page", page),) if page else ()))
-            answer = yield from send_patiently(_calls.sandboxes(query), self._patience)
-            found += answer.items
-            page = answer.next_page
-            if page is None or (limit is not None and len(found) >= limit):
-                return found[:limit]
+        return (yield from all_pages(_calls.sandboxes, _list_query(state, name, labels, owner), self._patience, limit))
 
     def _usage(
         self, *, state: SandboxState | str | None = None, owner: str | None = None, limit: int | None = None
@@ -127,15 +122,18 @@ class ClientFlows:
         :param limit: at most so many; None: all.
         """
         filters = _list_query(state, None, None, owner)
-        found: list[models.Usage] = []
-        page: str | None = None
-        while True:
-            query = (*filters, ("limit", str(_page_size(limit, len(found)))), *((("page", page),) if page else ()))
-            answer = yield from send_patiently(_volume_calls.usages(query), self._patience)
-            found += answer.items
-            page = answer.next_page
-            if page is None or (limit is not None and len(found) >= limit):
-                return found[:limit]
+        return (yield from all_pages(_volume_calls.usages, filters, self._patience, limit))
+
+    def _compare(
+        self, before: HasId | str, after: HasId | str, *, root: str | None = None, diffs: bool | None = None
+    ) -> Flow[models.Comparison]:
+        """What differs between two sandboxes or snapshots: files, and variables of Python contexts.
+
+        :param before: a handle, a `cloche.models.Snapshot`, or the id of either; ``after`` likewise.
+        :param root: the directory whose files are compared; None: /workspace.
+        :param diffs: with a unified diff of each text file that changed.
+        """
+        return (yield from compare_flow(before, after, root, diffs, self._patience))
 
 
 class Client(ClientFlows):
@@ -161,9 +159,14 @@ class Client(ClientFlows):
         patience = Patience(reconnect_s)
         super().__init__(patience)
         self._link = Link(load_config(url, api_key, os.environ, Path.read_text), patience, transport)
+        self._users = Users()
         self.url = self._link.url
         self.keys = Keys(self._link)
         self.volumes = Volumes(self._link)
+        self.snapshots = Snapshots(self._link)
+        self.templates = Templates(self._link)
+        self.pools = Pools(self._link)
+        self.intents = Intents(self._link)
 
     def __repr__(self) -> str:
         return f"<Client {self.url}>"
@@ -183,6 +186,7 @@ class Client(ClientFlows):
     images = blocking(ClientFlows._images)
     list_sandboxes = blocking(ClientFlows._list_sandboxes)
     usage = blocking(ClientFlows._usage)
+    compare = blocking(ClientFlows._compare)
 
 
 class AsyncClient(ClientFlows):
@@ -199,9 +203,14 @@ class AsyncClient(ClientFlows):
         patience = Patience(reconnect_s)
         super().__init__(patience)
         self._link = AsyncLink(load_config(url, api_key, os.environ, Path.read_text), patience, transport)
+        self._users = Users()
         self.url = self._link.url
         self.keys = AsyncKeys(self._link)
         self.volumes = AsyncVolumes(self._link)
+        self.snapshots = AsyncSnapshots(self._link)
+        self.templates = AsyncTemplates(self._link)
+        self.pools = AsyncPools(self._link)
+        self.intents = AsyncIntents(self._link)
 
     def __repr__(self) -> str:
         return f"<AsyncClient {self.url}>"
@@ -221,14 +230,7 @@ class AsyncClient(ClientFlows):
     images = awaiting(ClientFlows._images)
     list_sandboxes = awaiting(ClientFlows._list_sandboxes)
     usage = awaiting(ClientFlows._usage)
-
-
-LONGEST_PAGE = 200
-"""The server's own bound on `limit`."""
-
-
-def _page_size(limit: int | None, have: int) -> int:
-    return LONGEST_PAGE if limit is None else max(1, min(LONGEST_PAGE, limit - have))
+    compare = awaiting(ClientFlows._compare)
 
 
 def _list_query(

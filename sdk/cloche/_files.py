@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from cloche._answers import built, data_of
 from cloche._file_calls import FilePathLike, query_of, text_of
 from cloche._flow import Flow, Follow, Tell, Transfer, awaiting, blocking, send, send_patiently, transfer
 from cloche._link import AsyncLink, Link
+from cloche._local_files import FileSink, LocalFile, blocks_of
 from cloche._patience import Patience
 from cloche._tail import Tail
 from cloche.errors import BadArchive
@@ -42,9 +42,8 @@ from cloche.models import (
 )
 from cloche.path_text import from_text
 from cloche.tar_stream import TarError
-from cloche.trees import CHUNK, Unpacker, packed
+from cloche.trees import Unpacker, packed
 
-LocalFile: TypeAlias = "str | os.PathLike[str] | BinaryIO"
 OnProgress: TypeAlias = Callable[[CloneProgress], object]
 
 
@@ -128,7 +127,7 @@ class FileFlows:
         if isinstance(data, bytes | str):
             body = data.encode() if isinstance(data, str) else data
             return (yield from send_patiently(_calls.write(self.id, query, body, given), self._patience))
-        return (yield from transfer(Transfer(_calls.write(self.id, query, None, given), partial(_blocks, data))))
+        return (yield from transfer(Transfer(_calls.write(self.id, query, None, given), partial(blocks_of, data))))
 
     def _append(
         self,
@@ -293,12 +292,12 @@ class FileFlows:
         """Send a file of this machine, of any size. ``source``: its path, or a binary file object."""
         query = query_of(path, user, parents=_flag(parents))
         call = _calls.write(self.id, query, None, {})
-        return (yield from transfer(Transfer(call, partial(_blocks, source))))
+        return (yield from transfer(Transfer(call, partial(blocks_of, source))))
 
     def _download(self, path: FilePathLike, target: LocalFile, *, user: str | None = None) -> Flow[int]:
         """Fetch a file of any size; the number of bytes. A path as ``target`` gets the file when it is whole."""
         with ExitStack() as stack:
-            sink = stack.enter_context(_Sink(target))
+            sink = stack.enter_context(FileSink(target))
             call = _calls.read(self.id, query_of(path, user), {})
             yield from transfer(Transfer(call, sink=sink.write))
             sink.keep()
@@ -335,48 +334,6 @@ class FileFlows:
 
 def _flag(value: bool) -> str | None:
     return str(value).lower()
-
-
-def _blocks(source: LocalFile) -> Iterator[bytes]:
-    with ExitStack() as stack:
-        file = source
-        if isinstance(file, str | os.PathLike):
-            file = stack.enter_context(open(file, "rb"))
-        while block := file.read(CHUNK):
-            yield block
-
-
-class _Sink:
-    """Where a download goes: a file object, or a new file beside ``target`` that takes its place when it is whole."""
-
-    def __init__(self, target: LocalFile) -> None:
-        self.size = 0
-        self._target: Path | None = None
-        if isinstance(target, str | os.PathLike):
-            self._target = Path(target)
-            self._temporary = self._target.with_name(f".{secrets.token_hex(8)}.part")
-            self._file: BinaryIO = open(self._temporary, "xb")  # noqa: SIM115 - closed by __exit__
-        else:
-            self._file = target
-
-    def write(self, data: bytes) -> None:
-        self._file.write(data)
-        self.size += len(data)
-
-    def keep(self) -> None:
-        """All is there."""
-        if self._target is not None:
-            self._file.close()
-            os.replace(self._temporary, self._target)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._target is not None:
-            self._file.close()
-            with suppress(FileNotFoundError):
-                self._temporary.unlink()
 
 
 def change_of(event: Event) -> FileChange:

@@ -23,11 +23,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
-from cloche._calls import Call
+from cloche._calls import Call, sandbox
 from cloche._patience import Patience
-from cloche._tail import Tail
-from cloche.errors import ClocheError, ConnectionFailed, WaitTimeout
-from cloche.models import Event
+from cloche._tail import WAKES_UP, Tail, rests
+from cloche.errors import ClocheError, ConnectionFailed, SandboxNotRunning, SandboxUnreachable, WaitTimeout
+from cloche.models import Event, Sandbox, SandboxState
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -101,23 +101,55 @@ def send_patiently(call: Call[T], patience: Patience) -> Flow[T]:
 
     :raises ConnectionFailed: the server was not reached within ``patience``, or never was by this client (then it is
         more likely the wrong address than an outage, and is said at once).
+    :raises SandboxNotRunning: the sandbox came to rest under this call, and did not run again within ``patience``.
     """
     delays = patience.delays()
     while True:
         try:
             return (yield from send(call))
-        except (ConnectionFailed, WaitTimeout) as error:
+        except (ConnectionFailed, WaitTimeout, SandboxUnreachable, SandboxNotRunning) as error:
             delay = next(delays, None) if may_repeat(call, error) else None
             if delay is None:
                 raise
+            failure = error
         yield Pause(delay)
+        if isinstance(failure, SandboxNotRunning):
+            yield from _until_it_runs(call, failure, delays)
 
 
 def may_repeat(call: Call[object], error: ClocheError) -> bool:
-    """Whether sending ``call`` again can help and cannot harm."""
+    """Whether sending ``call`` again can help and cannot harm.
+
+    A sandbox that is saved, paused or put to rest has its connections cut; the call itself may have been done.
+    """
+    if isinstance(error, SandboxUnreachable | SandboxNotRunning):
+        return call.repeatable and error.details.get("cut") is True
     reached_before = error.details.get("reached_before") is True
     never_sent = error.details.get("sent") is False
     return reached_before and (call.repeatable or never_sent)
+
+
+def _until_it_runs(call: Call[object], failure: SandboxNotRunning, delays: Iterator[float]) -> Flow[None]:
+    """Look, which does not wake it: whoever put it to rest did not mean to wait for this call.
+
+    :raises SandboxNotRunning: ``failure``, when it does not run in time, or never will with what was begun in it.
+    """
+    look = _look_at_sandbox_of(call)
+    while rests(failure):
+        state = (yield from send(look)).state
+        if state is SandboxState.RUNNING:
+            return
+        delay = next(delays, None) if state in WAKES_UP else None
+        if delay is None:
+            break
+        yield Pause(delay)
+    raise failure
+
+
+def _look_at_sandbox_of(call: Call[object]) -> Call[Sandbox]:
+    _, version, kind, sandbox_id = call.path.split("/")[:4]
+    assert (version, kind) == ("v1", "sandboxes"), call.path  # nothing else is cut by what happens to a sandbox
+    return sandbox(sandbox_id)
 
 
 class Driver(Protocol):

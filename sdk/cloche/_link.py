@@ -13,9 +13,10 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing, closing
+from copy import copy
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, NoReturn, TypeAlias, TypeVar, cast
+from typing import Any, Final, NoReturn, Self, TypeAlias, TypeVar, cast
 from urllib.parse import urlencode
 
 import httpx
@@ -26,6 +27,7 @@ from cloche._calls import Call, Query
 from cloche._config import Config
 from cloche._flow import Ask, Flow, Follow, Pause, Step, Tell, Transfer
 from cloche._foreign_errors import FOREIGN_ERRORS, mapped
+from cloche._life import Life
 from cloche._patience import Patience
 from cloche._tail import SILENCE_S, Frame, Tail
 from cloche.errors import ClocheError
@@ -74,11 +76,22 @@ class _LinkBase:
         self._shared_headers = self._headers()
         self._reached = False
         self._url_of = lru_cache(URLS_KEPT)(partial(_url, config.url))
+        self._life: Life | None = None
+
+    def of_life(self, life: Life) -> Self:
+        """This link, its connections included, for what is done in one life of a sandbox."""
+        view = copy(self)
+        view._life = life
+        return view
 
     @property
     def auth_headers(self) -> dict[str, str]:
         """For a connection of another kind to the same server."""
-        return {name: value for name, value in self._shared_headers.items() if name != "Accept"}
+        return {name: value for name, value in (self._shared_headers | self._life_headers).items() if name != "Accept"}
+
+    @property
+    def _life_headers(self) -> dict[str, str]:
+        return {} if self._life is None else self._life.headers
 
     def _headers(self) -> dict[str, str]:
         headers = {"User-Agent": f"cloche-python/{_distribution_version()}", "Accept": "application/json"}
@@ -88,7 +101,7 @@ class _LinkBase:
 
     def _request(self, call: Call[T], content: Content | None = None) -> httpx.Request:
         """``call`` for `httpx.Client.send`: a client's own `request` merges URLs, headers and cookies for 0.12 ms more."""
-        headers = {**self._shared_headers, **call.headers}
+        headers = {**self._shared_headers, **self._life_headers, **call.headers}
         if call.body is not None:
             headers.setdefault("Content-Type", "application/json")
         url = self._url_of(call.path, call.query)
@@ -158,11 +171,13 @@ class Link(_LinkBase):
     def _frames(self, tail: Tail) -> Generator[Frame, None, None]:
         """The frames of one connection."""
         try:
-            with httpx_sse.connect_sse(self._http, timeout=_timeout(SILENCE_S), **_opening(tail)) as source:
+            with httpx_sse.connect_sse(
+                self._http, timeout=_timeout(SILENCE_S), **_opening(tail, self._life_headers)
+            ) as source:
                 if source.response.status_code != httpx.codes.OK:
                     source.response.read()
                     raise error_of(self._answer(source.response))
-                self._reached = True
+                self._reached = tail.opened = True
                 for sse in source.iter_sse():
                     yield Frame(sse.event, sse.data, sse.id)
         except FOREIGN_ERRORS as error:
@@ -263,11 +278,13 @@ class AsyncLink(_LinkBase):
     async def _frames(self, tail: Tail) -> AsyncGenerator[Frame, None]:
         """The frames of one connection."""
         try:
-            async with httpx_sse.aconnect_sse(self._http, timeout=_timeout(SILENCE_S), **_opening(tail)) as source:
+            async with httpx_sse.aconnect_sse(
+                self._http, timeout=_timeout(SILENCE_S), **_opening(tail, self._life_headers)
+            ) as source:
                 if source.response.status_code != httpx.codes.OK:
                     await source.response.aread()
                     raise error_of(self._answer(source.response))
-                self._reached = True
+                self._reached = tail.opened = True
                 async with aclosing(source.aiter_sse()) as sses:
                     async for sse in sses:
                         yield Frame(sse.event, sse.data, sse.id)
@@ -325,11 +342,11 @@ class AsyncLink(_LinkBase):
         return None
 
 
-def _opening(tail: Tail) -> dict[str, Any]:
+def _opening(tail: Tail, headers: dict[str, str]) -> dict[str, Any]:
     """How a stream is asked for, in httpx' words."""
-    asked: dict[str, Any] = {"method": "GET", "url": tail.path, "params": tail.query or None}
+    asked: dict[str, Any] = {"method": "GET", "url": tail.path, "params": tail.query or None, "headers": headers}
     if tail.body is not None:
-        asked |= {"method": "POST", "content": tail.body, "headers": {"Content-Type": "application/json"}}
+        asked |= {"method": "POST", "content": tail.body, "headers": {**headers, "Content-Type": "application/json"}}
     return asked
 
 

@@ -20,7 +20,7 @@ from cloche._link import AsyncLink, Link
 from cloche._patience import Patience
 from cloche._run_handle import WAIT_S
 from cloche._tail import Tail
-from cloche.errors import ConnectionFailed, WaitTimeout
+from cloche.errors import ConnectionFailed, SandboxUnreachable, WaitTimeout
 from cloche.models import (
     Condition,
     ConditionResult,
@@ -164,7 +164,7 @@ class ProcessFlows:
             call = _calls.write_stdin(self._path, part, offset=offset, close=close, wait_s=wait_s)
             try:
                 self._taken = (yield from send(call)).offset
-            except (ConnectionFailed, WaitTimeout) as error:
+            except (ConnectionFailed, WaitTimeout, SandboxUnreachable) as error:
                 repeated = _calls.write_stdin(self._path, part, offset=began, close=close, wait_s=wait_s)
                 delay = next(delays, None) if may_repeat(repeated, error) else None
                 if delay is None:

@@ -19,15 +19,18 @@ from cloche._context import ContextFlows
 from cloche._contexts import DEFAULT_CONTEXT, AsyncContexts, Contexts
 from cloche._files import AsyncFiles, Files
 from cloche._flow import Flow, awaiting, blocking, send, send_patiently
+from cloche._forks import AsyncForkResult, ForkResult, outcome_of
 from cloche._ids import new_idempotency_key
+from cloche._lifecycle import ForkOptions, LifecycleFlows, LifecycleOption
 from cloche._patience import Patience
 from cloche._previews import AsyncPreview, Preview, open_preview_flow
 from cloche._processes import AsyncProcesses, AsyncServices, ExecFlows, Processes, Services
+from cloche._snapshots import SnapshotLike, reference_of
 from cloche._tail import Tail
 from cloche._terminals import AsyncTerminals, Terminals
 from cloche._volumes import VolumesOption, attachments
 from cloche.errors import ClocheError, ConnectionFailed, Gone, NotFound, WaitTimeout
-from cloche.models import Event, Resources, SandboxCreate, SandboxUpdate
+from cloche.models import Event, Resources, SandboxCreate
 
 _SANDBOX_ID: Final = re.compile(r"[a-z0-9]{20}")
 
@@ -39,6 +42,9 @@ class CreateOptions(TypedDict, total=False):
     some of ``cpus``, ``memory_mb``, ``max_processes``, ``disk_mb``. ``env``: of everything started in it. ``labels``
     select in lists, ``metadata`` is only carried. ``volumes``: path in the sandbox -> name or id of a volume, or a list of
     `cloche.models.VolumeAttachment`. ``sudo``: false leaves no way to become root inside.
+    ``snapshot``: a `cloche.models.Snapshot`, its id or its name; ``template``: ``name`` or ``name@version``. With one of them
+    image, driver, resources and sudo are what was saved, and ``env`` is added to that. ``lifecycle``: a
+    `cloche.models.LifecyclePolicy`, or a mapping with some of its fields. ``warm``: false takes none out of a pool.
     ``idempotency_key``: creates with the same key make one sandbox; by default each create has its own, so that a
     create repeated after a lost connection makes one sandbox.
     """
@@ -51,6 +57,10 @@ class CreateOptions(TypedDict, total=False):
     metadata: Mapping[str, JsonValue] | None
     volumes: VolumesOption | None
     sudo: bool | None
+    snapshot: SnapshotLike | None
+    template: str | None
+    lifecycle: LifecycleOption | None
+    warm: bool | None
     idempotency_key: str | None
 
 
@@ -58,6 +68,8 @@ def create_flow(image: str | None, options: CreateOptions, patience: Patience) -
     """Make one sandbox, however often the connection is lost meanwhile."""
     fields: dict[str, Any] = {"image": image, **options}
     fields["volumes"] = attachments(fields.get("volumes"))
+    if (snapshot := fields.get("snapshot")) is not None:
+        fields["snapshot"] = reference_of(snapshot)
     key = fields.pop("idempotency_key", None) or new_idempotency_key()
     return (yield from send_patiently(_calls.create_sandbox(built(SandboxCreate, **fields), key), patience))
 
@@ -102,50 +114,8 @@ def of_sandbox(
     return of_this
 
 
-class SandboxFlows:
+class SandboxFlows(LifecycleFlows):
     """What can be done with a sandbox, as flows."""
-
-    def __init__(self, info: models.Sandbox, patience: Patience) -> None:
-        self._info = info
-        self._patience = patience
-
-    def __repr__(self) -> str:
-        name = f" {self._info.name!r}" if self._info.name else ""
-        return f"<{type(self).__name__} {self.id}{name} {self._info.state} on {self._info.driver}>"
-
-    @property
-    def id(self) -> str:
-        """20 lower-case letters and digits."""
-        return self._info.id
-
-    @property
-    def name(self) -> str | None:
-        """As the server last said."""
-        return self._info.name
-
-    @property
-    def info(self) -> models.Sandbox:
-        """What the server last said of this sandbox. See ``refresh``."""
-        return self._info
-
-    def _keep(self, info: models.Sandbox) -> models.Sandbox:
-        self._info = info
-        return info
-
-    def _refresh(self) -> Flow[models.Sandbox]:
-        """Ask the server for `info` anew."""
-        return self._keep((yield from send_patiently(_calls.sandbox(self.id), self._patience)))
-
-    def _update(
-        self,
-        *,
-        name: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        metadata: Mapping[str, JsonValue] | None = None,
-    ) -> Flow[models.Sandbox]:
-        """Change name, labels or metadata; None leaves as it is. Labels and metadata are replaced as a whole."""
-        body = built(SandboxUpdate, name=name, labels=labels, metadata=metadata)
-        return self._keep((yield from send_patiently(_calls.update_sandbox(self.id, body), self._patience)))
 
     def _delete(self) -> Flow[None]:
         """End the sandbox and remove everything of it.
@@ -202,9 +172,11 @@ class Sandbox(SandboxFlows):
     def __init__(self, client: Client, info: models.Sandbox, *, created_here: bool, owns_client: bool) -> None:
         super().__init__(info, client._link.patience)
         self._client = client
-        self._link = client._link
+        self._link = client._link.of_life(self._life)
         self._created_here = created_here
         self._owns_client = owns_client
+        if owns_client:
+            client._users.join(self)
         self.contexts = Contexts(self._link, info.id)
         self.files = Files(self._link, info.id)
         self.terminals = Terminals(self._link, info.id)
@@ -260,7 +232,7 @@ class Sandbox(SandboxFlows):
 
     def close(self) -> None:
         """Disconnect. The sandbox goes on."""
-        if self._owns_client:
+        if self._owns_client and self._client._users.leave(self):
             self._client.close()
 
     def events(self, cursor: str | None = None) -> Generator[Event, None, None]:
@@ -285,6 +257,27 @@ class Sandbox(SandboxFlows):
         """All previews of this sandbox, by port, without tokens."""
         return [Preview(self._link, info) for info in self._link.drive(self._list_previews())]
 
+    def fork(self, count: int = 1, **options: Unpack[ForkOptions]) -> ForkResult[Sandbox]:
+        """More sandboxes from this instant: each with the files, variables, processes and terminals of this one.
+
+        This one goes on. The children belong to this handle's client, and are deleted like sandboxes that were created:
+        by ``with child``, by ``with sandbox.fork(3) as children``, or one by one.
+
+        :param count: how many, at most 100.
+        :param options: see `ForkOptions`.
+        :raises UnsupportedCapability: the driver cannot save memory, and ``memory=False`` was not given.
+        :raises ClocheError: there was one child to be, and it failed. Of several, each has its own outcome.
+        """
+        done = self._link.drive(self._forked(count, options))
+        children = [self._child(outcome_of(child)) for child in done.children]
+        result = ForkResult(children, done.paused_s, done.ready_s)
+        return result.raise_for_errors() if count == 1 else result
+
+    def _child(self, outcome: models.Sandbox | ClocheError) -> Sandbox | ClocheError:
+        if isinstance(outcome, ClocheError):
+            return outcome
+        return Sandbox(self._client, outcome, created_here=True, owns_client=self._owns_client)
+
     ports = blocking(SandboxFlows._ports)
     usage = blocking(SandboxFlows._usage)
     run = blocking(SandboxFlows._run)
@@ -292,6 +285,14 @@ class Sandbox(SandboxFlows):
     refresh = blocking(SandboxFlows._refresh)
     update = blocking(SandboxFlows._update)
     delete = blocking(SandboxFlows._delete)
+    pause = blocking(SandboxFlows._pause)
+    suspend = blocking(SandboxFlows._suspend)
+    stop = blocking(SandboxFlows._stop)
+    resume = blocking(SandboxFlows._resume)
+    snapshot = blocking(SandboxFlows._snapshot)
+    snapshots = blocking(SandboxFlows._snapshots)
+    snapshot_tree = blocking(SandboxFlows._snapshot_tree)
+    restore = blocking(SandboxFlows._restore)
 
 
 S = TypeVar("S", bound="AsyncSandbox")
@@ -307,9 +308,11 @@ class AsyncSandbox(SandboxFlows):
     def __init__(self, client: AsyncClient, info: models.Sandbox, *, created_here: bool, owns_client: bool) -> None:
         super().__init__(info, client._link.patience)
         self._client = client
-        self._link = client._link
+        self._link = client._link.of_life(self._life)
         self._created_here = created_here
         self._owns_client = owns_client
+        if owns_client:
+            client._users.join(self)
         self.contexts = AsyncContexts(self._link, info.id)
         self.files = AsyncFiles(self._link, info.id)
         self.terminals = AsyncTerminals(self._link, info.id)
@@ -357,7 +360,7 @@ class AsyncSandbox(SandboxFlows):
 
     async def close(self) -> None:
         """Disconnect. The sandbox goes on."""
-        if self._owns_client:
+        if self._owns_client and self._client._users.leave(self):
             await self._client.close()
 
     def events(self, cursor: str | None = None) -> AsyncGenerator[Event, None]:
@@ -373,6 +376,18 @@ class AsyncSandbox(SandboxFlows):
         """All previews of this sandbox, by port, without tokens."""
         return [AsyncPreview(self._link, info) for info in await self._link.drive(self._list_previews())]
 
+    async def fork(self, count: int = 1, **options: Unpack[ForkOptions]) -> AsyncForkResult[AsyncSandbox]:
+        """More sandboxes from this instant of this one; see `Sandbox.fork`."""
+        done = await self._link.drive(self._forked(count, options))
+        children = [self._child(outcome_of(child)) for child in done.children]
+        result = AsyncForkResult(children, done.paused_s, done.ready_s)
+        return result.raise_for_errors() if count == 1 else result
+
+    def _child(self, outcome: models.Sandbox | ClocheError) -> AsyncSandbox | ClocheError:
+        if isinstance(outcome, ClocheError):
+            return outcome
+        return AsyncSandbox(self._client, outcome, created_here=True, owns_client=self._owns_client)
+
     ports = awaiting(SandboxFlows._ports)
     usage = awaiting(SandboxFlows._usage)
     run = awaiting(SandboxFlows._run)
@@ -380,6 +395,14 @@ class AsyncSandbox(SandboxFlows):
     refresh = awaiting(SandboxFlows._refresh)
     update = awaiting(SandboxFlows._update)
     delete = awaiting(SandboxFlows._delete)
+    pause = awaiting(SandboxFlows._pause)
+    suspend = awaiting(SandboxFlows._suspend)
+    stop = awaiting(SandboxFlows._stop)
+    resume = awaiting(SandboxFlows._resume)
+    snapshot = awaiting(SandboxFlows._snapshot)
+    snapshots = awaiting(SandboxFlows._snapshots)
+    snapshot_tree = awaiting(SandboxFlows._snapshot_tree)
+    restore = awaiting(SandboxFlows._restore)
 
 
 class Opening(Awaitable[S]):

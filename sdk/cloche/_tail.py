@@ -6,6 +6,8 @@ Pure: frames in, events out; no socket, no clock. The rules:
   and none is left out. What the journal itself dropped comes as one ``gap`` event.
 - A connection that breaks, falls silent or ends early is opened again after a pause (`cloche._patience`); an event that
   arrives starts the patience afresh. An error that is not a matter of the connection is raised.
+- A sandbox that is put to rest cuts its streams. One that was open waits, within the same patience, for the sandbox to run
+  again, and does not wake it; one that is opened while the sandbox rests is refused at once.
 - The stream that answers a POST (`OneStream`) is read once; there is nothing to come back to.
 - A run's stream is over after ``finished``; a context's stream goes on until the context is deleted.
 """
@@ -21,11 +23,26 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from cloche._answers import Answer, error_of
 from cloche._calls import Query
 from cloche._patience import Patience
-from cloche.errors import ClocheError, ConnectionFailed, GuestFault, ServiceError, StateError
-from cloche.models import Event
+from cloche.errors import (
+    ClocheError,
+    ConnectionFailed,
+    GuestFault,
+    SandboxNotRunning,
+    ServiceError,
+    StateError,
+)
+from cloche.models import Event, SandboxState
 
 SILENCE_S: Final = 40.0
 """The server sends a heartbeat after 15 s of silence; two missing ones mean a dead connection."""
+
+WAKES_UP: Final = frozenset(
+    {
+        *(SandboxState.PAUSED, SandboxState.SUSPENDING, SandboxState.SUSPENDED, SandboxState.RESUMING),
+        SandboxState.RESTORING,
+    }
+)
+"""States in which what was begun in a sandbox may go on, or is soon known to be gone."""
 
 _DATA: Final = TypeAdapter(dict[str, JsonValue])
 
@@ -49,6 +66,8 @@ class Tail:
         self.body: bytes | None = None
         """What the stream is opened with, by POST; None: by GET."""
         self.done = False
+        self.opened = False
+        """Whether the server ever answered with the stream."""
         self._cursor = cursor
         self._last_type = last_type
         self._params = params
@@ -86,7 +105,7 @@ class Tail:
         :raises ClocheError: ``error`` is not one that a new connection can cure, or patience is over.
         """
         failure = error or ConnectionFailed("the event stream ended early", details={"path": self.path})
-        if not _curable(failure):
+        if not (_curable(failure) or (self.opened and rests(failure))):
             raise failure
         delay = next(self._delays, None)
         if delay is None:
@@ -113,6 +132,11 @@ def _curable(error: ClocheError) -> bool:
     if isinstance(error, StateError) or not isinstance(error, ServiceError):
         return False
     return error.retryable and error.details.get("reached_before") is not False
+
+
+def rests(error: ClocheError) -> bool:
+    """Whether ``error`` says that the sandbox only rests."""
+    return isinstance(error, SandboxNotRunning) and error.details.get("state") in WAKES_UP
 
 
 def _data_of(frame: Frame) -> dict[str, JsonValue]:

@@ -191,6 +191,11 @@ class TerminalStream:
         """Input to be sent by `to_send`."""
         self._input += data
 
+    @property
+    def has_input(self) -> bool:
+        """Whether something was typed that the terminal has not taken yet."""
+        return bool(self._input)
+
     def took(self, offset: int) -> None:
         """Output before this offset was dealt with."""
         self._taken = max(self._taken, offset)

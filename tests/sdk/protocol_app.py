@@ -24,6 +24,7 @@ import tornado.httpserver
 import tornado.iostream
 import tornado.netutil
 import tornado.web
+from lifecycle_app import PlayedLives, check_epoch, lifecycle_answer
 
 from cloche import models
 from cloche.errors import ClocheError, Conflict, Gone, InternalError, NotFound, Unauthenticated
@@ -79,6 +80,7 @@ class App:
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     volumes: dict[str, models.Volume] = field(default_factory=dict)
     cpu_s: float = 0.0
+    lives: PlayedLives = field(default_factory=PlayedLives)
 
     def take_fault(self, method: str, path: str) -> Fault | None:
         for fault in self.faults:
@@ -114,8 +116,8 @@ class App:
             lifecycle=body.lifecycle,
             lifetime=models.Lifetime(idle_at=None, ends_at=None),
             last_activity_at=NOW,
-            origin=models.Origin(),
-            parent=None,
+            origin=origin_of(body),
+            parent=body.snapshot,
             volumes=body.volumes,
         )
         self.sandboxes[sandbox_id] = sandbox
@@ -246,6 +248,12 @@ class App:
         return played
 
 
+def origin_of(body: models.SandboxCreate) -> models.Origin:
+    if body.template is not None:
+        return models.Origin(kind="template", id=body.template, warm=body.warm)
+    return models.Origin() if body.snapshot is None else models.Origin(kind="snapshot", id=body.snapshot)
+
+
 async def play(played: PlayedRun) -> None:
     """Carry out the orders of a run."""
     emit(played, "started", execution_count=played.run.execution_count, generation=1)
@@ -364,7 +372,7 @@ class Handler(tornado.web.RequestHandler):
     async def get(self, path: str) -> None:
         await self.serve(path)
 
-    post = delete = patch = get
+    post = put = delete = patch = get
 
     async def serve(self, path: str) -> None:
         if self._finished:
@@ -387,10 +395,13 @@ class Handler(tornado.web.RequestHandler):
         if answer is not None:
             status, model = answer
             self.set_status(status)
+            if isinstance(model, bytes):
+                self.finish(model)
+                return
             self.set_header("Content-Type", "application/json")
             self.finish(model.model_dump_json())
 
-    async def route(self, parts: list[str]) -> tuple[int, models.Model] | None:  # noqa: PLR0911
+    async def route(self, parts: list[str]) -> tuple[int, Any] | None:  # noqa: PLR0911
         app, method = self.app, self.request.method
         match (method, *parts):
             case ("GET", "health"):
@@ -432,7 +443,7 @@ class Handler(tornado.web.RequestHandler):
                 return 200, app.sandbox(sandbox_id)
             case ("PATCH", "sandboxes", sandbox_id):
                 update = models.SandboxUpdate.model_validate_json(self.request.body)
-                changes = update.model_dump(exclude_none=True)
+                changes = {name: value for name, value in update if value is not None}
                 app.sandboxes[sandbox_id] = app.sandbox(sandbox_id).model_copy(update=changes)
                 return 200, app.sandboxes[sandbox_id]
             case ("DELETE", "sandboxes", sandbox_id):
@@ -454,7 +465,11 @@ class Handler(tornado.web.RequestHandler):
             case ("DELETE", "volumes", reference):
                 return 200, app.delete_volume(reference)
             case (_, "sandboxes", sandbox_id, "contexts", *rest):
+                check_epoch(app.sandbox(sandbox_id), self.request.headers.get("Cloche-Epoch"))
                 return await self.context_route(sandbox_id, rest)
+        answer = lifecycle_answer(self, *parts)
+        if answer is not None:
+            return answer
         raise NotFound(f"no route {parts}")
 
     def sandbox_page(self) -> models.Page[models.Sandbox]:

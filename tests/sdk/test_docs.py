@@ -43,6 +43,11 @@ def test_every_command_is_documented(command: str) -> None:
         cloche.ExecResult,
         cloche.Preview,
         cloche.Volumes,
+        cloche.Snapshots,
+        cloche.Templates,
+        cloche.Pools,
+        cloche.Intents,
+        cloche.ForkResult,
     ],
 )
 def test_every_public_method_is_documented(cls: type) -> None:
@@ -63,6 +68,14 @@ def test_the_ten_lines_of_the_readme_are_python_that_uses_what_there_is() -> Non
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     offered = {name for cls in (cloche.Sandbox, cloche.RunResult) for name in dir(cls)} | {"name", "value"}
     assert used <= offered
+
+
+def test_the_fork_of_the_readme_is_python_that_uses_what_there_is() -> None:
+    start = README.index("    with Sandbox.create() as sandbox:", README.index("## Fork a live kernel"))
+    tree = ast.parse(dedent(README[start : README.index("\n\n", start)]))
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert used <= {name for cls in (cloche.Sandbox, cloche.RunResult) for name in dir(cls)}
+    assert {"fork", "snapshot", "restore"} <= used
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/sdk.md", "docs/cli.md", "docs/performance.md"])

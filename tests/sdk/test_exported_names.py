@@ -31,6 +31,9 @@ def test_the_public_names_are_these() -> None:
         "ExecFailed", "ExecResult", "Output", "output_bytes",
         "AsyncFileWatch", "AsyncFiles", "ChangeSet", "FileChange", "FileWatch", "Files", "TreeDownload",
         "AsyncVolumes", "Volumes",
+        "AsyncForkResult", "AsyncSnapshots", "ForkResult", "Snapshots",
+        "AsyncIntents", "AsyncPools", "AsyncTemplates", "Intents", "Pools", "Templates",
+        "LifecyclePolicy", "Retention",
         "Event", "ImageOutput", "Resources", "RunFailed", "RunResult", "RunStatus",
     }  # fmt: skip
 
@@ -71,6 +74,11 @@ def test_sync_and_async_offer_the_same() -> None:
         (cloche.Services, cloche.AsyncServices),
         (cloche.Preview, cloche.AsyncPreview),
         (cloche.Volumes, cloche.AsyncVolumes),
+        (cloche.Snapshots, cloche.AsyncSnapshots),
+        (cloche.Templates, cloche.AsyncTemplates),
+        (cloche.Pools, cloche.AsyncPools),
+        (cloche.Intents, cloche.AsyncIntents),
+        (cloche.ForkResult, cloche.AsyncForkResult),
     ]
     for blocking, awaiting in pairs:
         assert public(blocking) == public(awaiting)

@@ -1,5 +1,6 @@
 """The rules for trying again, without any transport."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,7 +8,16 @@ import pytest
 from cloche._calls import Call, segment
 from cloche._flow import Flow, Pause, send_patiently
 from cloche._patience import Patience
-from cloche.errors import ClocheError, Conflict, ConnectionFailed, InvalidRequest, SandboxUnreachable, WaitTimeout
+from cloche.errors import (
+    ClocheError,
+    Conflict,
+    ConnectionFailed,
+    InvalidRequest,
+    SandboxNotRunning,
+    SandboxUnreachable,
+    WaitTimeout,
+)
+from cloche.models import SandboxState
 
 
 def lost(*, sent: bool = True, reached_before: bool = True) -> ConnectionFailed:
@@ -65,6 +75,58 @@ def test_patience_ends() -> None:
 def test_what_the_server_says_is_not_argued_with(error: ClocheError) -> None:
     with pytest.raises(type(error)):
         carry_out(send_patiently(call(repeatable=True), Patience()), [error])
+
+
+IN_SANDBOX: Call[int] = Call("POST", "/v1/sandboxes/abcdefghij0123456789/x", lambda _: 1, repeatable=True)
+
+
+def rests(state: str, *, cut: bool = True) -> SandboxNotRunning:
+    return SandboxNotRunning("it rests", details={"state": state, "cut": cut})
+
+
+def seen(state: SandboxState) -> Any:
+    return SimpleNamespace(state=state)
+
+
+def test_a_call_that_is_cut_because_the_sandbox_is_saved_is_sent_again() -> None:
+    cut = SandboxUnreachable("cut", details={"cut": True})
+    assert carry_out(send_patiently(call(repeatable=True), Patience()), [cut, cut, 7])[:2] == (7, 3)
+    with pytest.raises(SandboxUnreachable):
+        carry_out(send_patiently(call(repeatable=False), Patience()), [cut])
+
+
+def test_a_call_under_which_the_sandbox_came_to_rest_looks_until_it_runs() -> None:
+    """Sending it again would wake the sandbox."""
+    outcomes = [
+        rests("suspending"),
+        seen(SandboxState.SUSPENDED),
+        seen(SandboxState.RESUMING),
+        seen(SandboxState.RUNNING),
+        7,
+    ]
+    assert carry_out(send_patiently(IN_SANDBOX, Patience()), outcomes)[:2] == (7, 5)
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        [rests("suspended", cut=False)],
+        [rests("stopped")],
+        [rests("suspending"), seen(SandboxState.STOPPED)],
+        [rests("suspending"), seen(SandboxState.FAILED)],
+    ],
+    ids=["at rest before", "stopped", "stopped later", "failed later"],
+)
+def test_a_rest_that_is_no_mere_pause_is_said_at_once(outcomes: list[Any]) -> None:
+    with pytest.raises(SandboxNotRunning):
+        carry_out(send_patiently(IN_SANDBOX, Patience()), outcomes)
+
+
+def test_a_long_rest_ends_the_wait() -> None:
+    outcomes = [rests("suspended"), *[seen(SandboxState.SUSPENDED)] * 100]
+    with pytest.raises(SandboxNotRunning):
+        carry_out(send_patiently(IN_SANDBOX, Patience(5)), outcomes)
+    assert len(outcomes) > 90
 
 
 @pytest.mark.parametrize("value", ["", "..", "a/b", "a b", "ä", "a?b", "%2e", ".x"])

@@ -15,7 +15,15 @@ from cloche._config import Config
 from cloche._link import AsyncLink, Link
 from cloche._patience import Patience
 from cloche._tail import Frame, OneStream, Tail
-from cloche.errors import ConnectionFailed, ErrorBody, ForeignCursor, GuestFault, NotFound, SandboxUnreachable
+from cloche.errors import (
+    ConnectionFailed,
+    ErrorBody,
+    ForeignCursor,
+    GuestFault,
+    NotFound,
+    SandboxNotRunning,
+    SandboxUnreachable,
+)
 from cloche.journal import Gap, Journal
 from cloche.models import Event
 
@@ -45,6 +53,19 @@ def test_the_stream_that_answers_a_post_is_never_opened_again() -> None:
         with pytest.raises(raised):
             OneStream("/clone", b"{}", last_type="finished").lost(error)
     assert tail().lost(SandboxUnreachable("x")) >= 0
+
+
+def test_a_stream_that_was_open_waits_for_a_sandbox_that_rests() -> None:
+    asleep = SandboxNotRunning("it rests", details={"state": "suspended"})
+    with pytest.raises(SandboxNotRunning):
+        tail().lost(asleep)
+    reader = tail()
+    reader.opened = True
+    assert reader.lost(asleep) >= 0
+    with pytest.raises(SandboxNotRunning):
+        reader.lost(SandboxNotRunning("it is over", details={"state": "stopped"}))
+    with pytest.raises(SandboxNotRunning):
+        list(map(reader.lost, [asleep] * 100))
 
 
 def test_a_heartbeat_is_no_event() -> None:

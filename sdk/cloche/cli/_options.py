@@ -43,10 +43,10 @@ def client_of(ctx: click.Context) -> Client:
 
 
 def complete_sandbox(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names and ids of running sandboxes; nothing when the server cannot be asked."""
+    """Names and ids of sandboxes; nothing when the server cannot be asked."""
     try:
         with Client(ctx.find_root().params.get("url"), reconnect_s=0) as client:
-            found = client.list_sandboxes(state="running", limit=50)
+            found = client.list_sandboxes(limit=50)
     except ClocheError:
         return []
     words = [(sandbox.name or sandbox.id, sandbox.image) for sandbox in found]

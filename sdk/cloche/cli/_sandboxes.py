@@ -12,7 +12,9 @@ from cloche.cli import _options
 from cloche.cli._contexts import print_contexts
 from cloche.cli._creating import create_sandbox
 from cloche.cli._failures import SERVICE, line_of, say
+from cloche.cli._lifecycle import LifecycleArguments, endings_of, lifecycle_options, now_utc, origin_of, policy_of
 from cloche.cli._print import day_and_time, pairs_of, print_facts, print_json, print_table
+from cloche.cli._snapshots import complete_snapshot
 from cloche.cli._volumes import volume_option
 from cloche.errors import ClocheError
 from cloche.models import Resources
@@ -27,6 +29,10 @@ from cloche.models import Resources
 @click.option("--disk", "disk_mb", type=int, metavar="MIB", help="What it may write, in MiB.")
 @click.option("--processes", "max_processes", type=int, help="Processes and threads.")
 @click.option("--no-sudo", is_flag=True, help="Leave no way to become root inside.")
+@click.option("--template", help="NAME or NAME@VERSION: begin as it was made ready.")
+@click.option("--snapshot", shell_complete=complete_snapshot, help="Id or name: begin as it was saved.")
+@lifecycle_options
+@click.option("--no-warm", is_flag=True, help="Take none out of a pool.")
 @volume_option
 @_options.env
 @_options.labels
@@ -40,6 +46,13 @@ def create(
     name: str | None,
     driver: str | None,
     no_sudo: bool,
+    template: str | None,
+    snapshot: str | None,
+    idle_timeout: float | None,
+    idle_action: str | None,
+    max_lifetime: float | None,
+    no_auto_resume: bool,
+    no_warm: bool,
     volumes: tuple[models.VolumeAttachment, ...],
     env: tuple[tuple[str, str], ...],
     labels: tuple[tuple[str, str], ...],
@@ -48,6 +61,12 @@ def create(
 ) -> None:
     """Create a sandbox and print its id. It stays until it is deleted."""
     client, started = _options.client_of(ctx), time.monotonic()
+    policy: LifecycleArguments = {
+        "idle_timeout": idle_timeout,
+        "idle_action": idle_action,
+        "max_lifetime": max_lifetime,
+        "no_auto_resume": no_auto_resume,
+    }
     asked = {field: value for field, value in resources.items() if value is not None}
     made = create_sandbox(
         client,
@@ -59,12 +78,17 @@ def create(
         labels=_options.as_dict(labels),
         volumes=volumes or None,
         sudo=False if no_sudo else None,
+        template=template,
+        snapshot=snapshot,
+        lifecycle=policy_of(policy),
+        warm=False if no_warm else None,
     )
     if as_json:
         print_json(made.info)
         return
     click.echo(made.id)
-    click.echo(f"{made.info.image} on {made.info.driver} in {time.monotonic() - started:.1f} s", err=True)
+    warm = ", warm" if made.info.origin.warm else ""
+    click.echo(f"{made.info.image} on {made.info.driver} in {time.monotonic() - started:.1f} s{warm}", err=True)
 
 
 @click.command("ls")
@@ -97,6 +121,7 @@ def list_sandboxes(
     if as_json:
         print_json(found)
         return
+    now = now_utc()
     rows = [
         (
             sandbox.id,
@@ -104,12 +129,14 @@ def list_sandboxes(
             sandbox.state,
             sandbox.image,
             sandbox.driver,
+            origin_of(sandbox),
+            next(iter(endings_of(sandbox, now)), ""),
             day_and_time(sandbox.created_at),
             pairs_of(sandbox.labels),
         )
         for sandbox in found
     ]
-    print_table(("ID", "NAME", "STATE", "IMAGE", "DRIVER", "CREATED", "LABELS"), rows)
+    print_table(("ID", "NAME", "STATE", "IMAGE", "DRIVER", "FROM", "NEXT", "CREATED", "LABELS"), rows)
 
 
 @click.command()
@@ -161,6 +188,9 @@ def _facts(sandbox: models.Sandbox) -> list[tuple[str, str]]:
         ("name", sandbox.name or ""),
         ("state", sandbox.state),
         ("failure", sandbox.failure.message if sandbox.failure else ""),
+        ("from", origin_of(sandbox)),
+        ("parent", sandbox.parent or ""),
+        ("lifetime", ", ".join(endings_of(sandbox, now_utc())) or "until it is deleted"),
         ("owner", sandbox.owner),
         ("image", f"{sandbox.image} ({sandbox.image_digest[:19]})"),
         ("driver", f"{sandbox.driver}: {sandbox.isolation}"),
@@ -171,6 +201,7 @@ def _facts(sandbox: models.Sandbox) -> list[tuple[str, str]]:
         ("env", ", ".join(sandbox.env)),
         ("labels", pairs_of(sandbox.labels)),
         ("created", day_and_time(sandbox.created_at)),
+        ("active", day_and_time(sandbox.last_activity_at)),
     ]
     return [(name, value) for name, value in facts if value]
 

@@ -191,7 +191,7 @@ class TemplateService:
         self._finish(row, log, state="failed", failure=f"{step}: {message}"[:4000])
         return TemplateBuildFailed(
             f"template {row.reference} could not be built: {message}",
-            hint=f"the log says more: cloche template log {row.reference}; the next build of the same inputs tries again",
+            hint=f"the log says more: cloche templates log {row.reference}; the next build of the same inputs tries again",
             details={"template": row.name, "version": row.version, "step": step, "log": log.end},
         )
 

@@ -152,5 +152,5 @@ def test_commands_and_sandbox_names_are_completed(environ: dict[str, str], serve
         process = start({**completing, "COMP_WORDS": words, "COMP_CWORD": str(at)})
         return process.communicate(timeout=20)[0]
 
-    assert complete("cloche co", 1).split() == ["plain,contexts", "plain,completion"]
+    assert complete("cloche co", 1).split() == ["plain,contexts", "plain,compare", "plain,completion"]
     assert complete("cloche show my", 2).split() == ["plain,my-box"]

@@ -1,0 +1,112 @@
+"""``cloche pools``: sandboxes that are kept ready."""
+
+from __future__ import annotations
+
+import click
+
+from cloche.cli import _options
+from cloche.cli._lifecycle import Duration
+from cloche.cli._print import day_and_time, print_facts, print_json, print_table
+from cloche.models import Pool
+
+
+@click.group()
+def pools() -> None:
+    """Sandboxes that are kept ready, so that a create takes milliseconds."""
+
+
+@pools.command("set")
+@click.argument("name")
+@click.option("--template", help="NAME, to follow its newest version, or NAME@VERSION.")
+@click.option("--image", help="Instead of a template. [default: python]")
+@click.option("--min", "least", type=click.IntRange(min=0), help="Kept ready. [default: 1]")
+@click.option("--max", "most", type=click.IntRange(min=0), help="When creates come often. [default: 10]")
+@click.option("--max-age", type=Duration(), help="Older ready ones are replaced. [default: 1h]")
+@_options.as_json
+@click.pass_context
+def put(
+    ctx: click.Context,
+    /,
+    *,
+    name: str,
+    template: str | None,
+    image: str | None,
+    least: int | None,
+    most: int | None,
+    max_age: float | None,
+    as_json: bool,
+) -> None:
+    """Make pool NAME, or change it: what is not given gets its default."""
+    if template is not None and image is not None:
+        raise click.UsageError("a pool is of one thing: --template or --image")
+    made = _options.client_of(ctx).pools.put(
+        name, template=template, image=image, min=least, max=most, max_age_s=max_age
+    )
+    print_json(made) if as_json else click.echo(f"{made.name}: {made.min} to {made.max} of {_thing(made)}")
+
+
+@pools.command("ls")
+@_options.as_json
+@click.pass_context
+def list_pools(ctx: click.Context, as_json: bool) -> None:
+    """List the pools, with how full they are."""
+    found = _options.client_of(ctx).pools.list()
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            pool.name,
+            _thing(pool),
+            str(pool.stats.ready),
+            str(pool.stats.filling),
+            f"{pool.stats.target} ({pool.min}-{pool.max})",
+            str(pool.stats.claims),
+            str(pool.stats.misses),
+            _refill(pool),
+        )
+        for pool in found
+    ]
+    print_table(("POOL", "OF", "READY", "FILLING", "WANTED", "CLAIMS", "MISSES", "REFILL"), rows)
+
+
+@pools.command()
+@click.argument("name")
+@_options.as_json
+@click.pass_context
+def show(ctx: click.Context, name: str, as_json: bool) -> None:
+    """Show pool NAME."""
+    pool = _options.client_of(ctx).pools.get(name)
+    if as_json:
+        print_json(pool)
+        return
+    stats = pool.stats
+    facts = [
+        ("pool", pool.name),
+        ("owner", pool.owner),
+        ("of", _thing(pool)),
+        ("size", f"{pool.min} to {pool.max}, {stats.target} wanted now"),
+        ("max age", f"{pool.max_age_s:g} s"),
+        ("ready", f"{stats.ready}, and {stats.filling} on their way"),
+        ("claims", f"{stats.claims}, and {stats.misses} creates that found none"),
+        ("broken", str(stats.broken) if stats.broken else ""),
+        ("refill", _refill(pool)),
+        ("created", day_and_time(pool.created_at)),
+    ]
+    print_facts([(name, value) for name, value in facts if value])
+
+
+@pools.command("rm")
+@click.argument("name")
+@click.pass_context
+def remove(ctx: click.Context, name: str) -> None:
+    """Delete pool NAME with all that are ready in it. Sandboxes that were handed out stay."""
+    click.echo(f"deleted {_options.client_of(ctx).pools.delete(name).name}")
+
+
+def _thing(pool: Pool) -> str:
+    return f"template {pool.template}" if pool.template is not None else f"image {pool.image}"
+
+
+def _refill(pool: Pool) -> str:
+    return "" if pool.stats.refill_s is None else f"{pool.stats.refill_s:.2f} s"
