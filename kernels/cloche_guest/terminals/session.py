@@ -14,7 +14,7 @@ out `take_actions()` and lets every client pull again.
 | the same while somebody types | stalled after `STALL_WHILE_TYPING_S` already |
 | hidden | gets `Activity` only; shown again: resumes or replays |
 | INPUT | written once whatever is sent twice; its sender takes control |
-| `written` | `InAck`: the bytes are in the terminal; it goes along with the next output, or soon |
+| `written` | `InAck`: the bytes are in the terminal; at once for many, else with the next `tick` |
 
 Control: the last writer that typed or asked. It sets the size and answers the terminal's queries, from `live_from` on:
 `answered_upto` (the highest offset that was sent to a controller) for a controller, the head for others. So a query that
@@ -68,7 +68,7 @@ STALL_WHILE_TYPING_S: Final = 0.5
 """When somebody types, a frozen viewer must not hold the answer to Ctrl-C back for long."""
 ACTIVITY_S: Final = 1.0
 IN_ACK_BYTES: Final = 16 * 1024
-"""Input after which an `InAck` does not wait for company: a message for every key doubles what an echo costs."""
+"""Input after which an `InAck` does not wait for the next tick: a message for every key doubles what an echo costs."""
 
 MAX_KNOWN_CLIENTS: Final = 256
 """Clients whose input offset is remembered, the latest ones."""
@@ -142,6 +142,7 @@ class _Client:
     stalled: bool = False
     told_exit: bool = False
     told_written: int = 0
+    in_ack_due: bool = False
     activity_at: float = -ACTIVITY_S
     outbox: deque[ServerMessage | _Preamble] = field(default_factory=deque)
 
@@ -269,7 +270,7 @@ class TerminalSession:
             self._control(key, client)
             self._actions.append(WriteInput(client.id, fresh))
         else:
-            client.told_written = -1  # it asks again: say it again
+            client.told_written, client.in_ack_due = -1, True  # it asks again: say it again
         self._review(now)
 
     # What the terminal does
@@ -305,6 +306,7 @@ class TerminalSession:
         """Time passes: call this several times a second."""
         limit = STALL_WHILE_TYPING_S if now - self._typed_at < STALL_S else STALL_S
         for client in self._clients.values():
+            client.in_ack_due |= self._untold_input(client) > 0
             holds_up = self.paused and client.is_live and self.log.head - client.acked > RESUME_BYTES
             if holds_up and now - client.behind_since > limit:
                 client.stalled = True
@@ -452,11 +454,15 @@ class TerminalSession:
         self.paused = any(client.is_live and head - client.acked > limit for client in self._clients.values())
 
     def _in_ack(self, client: _Client) -> list[str | bytes]:
-        known = self._inputs.get(client.id) if client.may_write else None
-        if known is None or known.written == client.told_written:
+        if not client.in_ack_due and self._untold_input(client) < IN_ACK_BYTES:
             return []
-        client.told_written = known.written
-        return [to_text(InAck(off=known.written))]
+        client.told_written, client.in_ack_due = self._inputs[client.id].written, False
+        return [to_text(InAck(off=client.told_written))]
+
+    def _untold_input(self, client: _Client) -> int:
+        """Bytes that are written and of which this client does not know that yet."""
+        known = self._inputs.get(client.id) if client.may_write else None
+        return known.written - client.told_written if known is not None else 0
 
     def _activity(self, client: _Client, now: float) -> list[str | bytes]:
         if self.log.head == client.place.offset or now - client.activity_at < ACTIVITY_S:

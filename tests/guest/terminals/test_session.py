@@ -14,6 +14,7 @@ from cloche.models.terminals import Ack, Hello, Resize, Resync, TakeControl, Ter
 from cloche.terminal_frames import Frame, FrameType, decode_frame
 from cloche_guest.terminals.log import Dimensions, OutputLog
 from cloche_guest.terminals.session import (
+    IN_ACK_BYTES,
     PAUSE_BYTES,
     STALL_S,
     Close,
@@ -160,7 +161,34 @@ def test_input_is_written_once() -> None:
     session.input(2, typed(0, b"abcde"), 0)
     assert session.take_actions() == [WriteInput("client-0001", b"abc"), WriteInput("client-0001", b"de")]
     session.written("client-0001", 5)
-    assert of_type(drain(session, 2), "in_ack") == [{"type": "in_ack", "off": 5}]
+    session.tick(0.25)
+    assert drain(session, 2) == [{"type": "in_ack", "off": 5}]
+    session.tick(0.5)
+    assert drain(session, 2) == []
+
+
+def test_an_echo_is_one_message_and_much_input_is_acknowledged_at_once() -> None:
+    session = new_session()
+    session.attach(1, hello(), may_write=True, now=0)
+    drain(session, 1)
+    session.input(1, typed(0, b"x"), 0)
+    assert session.written("client-0001", 1) is False
+    session.output(b"x", 0)
+    assert len(session.pull(1, 0)) == 1
+    session.input(1, typed(1, b"y" * IN_ACK_BYTES), 0)
+    assert session.written("client-0001", IN_ACK_BYTES) is True
+    assert drain(session, 1) == [{"type": "in_ack", "off": 1 + IN_ACK_BYTES}]
+
+
+def test_input_that_is_sent_again_is_acknowledged_again() -> None:
+    session = new_session()
+    session.attach(1, hello(), may_write=True, now=0)
+    session.input(1, typed(0, b"x"), 0)
+    session.written("client-0001", 1)
+    session.tick(0.25)
+    drain(session, 1)
+    session.input(1, typed(0, b"x"), 0.3)
+    assert drain(session, 1) == [{"type": "in_ack", "off": 1}]
 
 
 def test_input_with_a_hole_or_without_end_ends_the_connection() -> None:
