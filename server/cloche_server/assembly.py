@@ -143,7 +143,8 @@ def _make_sandboxes(
 
 
 def _make_snapshots(settings: Settings, database: Database, sandboxes: SandboxService) -> SnapshotService:
-    library = SnapshotLibrary(SnapshotStore(database), SnapshotFiles(settings.snapshots_dir))
+    files = SnapshotFiles(settings.snapshots_dir)
+    library = SnapshotLibrary(SnapshotStore(database), files, settings.max_snapshots_per_owner)
     return SnapshotService(library, sandboxes, load_archive_key(settings.archive_key_path))
 
 

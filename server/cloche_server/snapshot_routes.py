@@ -39,7 +39,7 @@ _ONE: Final = "/v1/snapshots/{snapshot}"
 
 _SAVING: Final = (
     *(Conflict, SandboxNotRunning, SandboxUnreachable, SnapshotFailed, UnsupportedCapability),
-    *(SandboxStartFailed, DriverUnavailable, GuestFault),
+    *(SandboxStartFailed, DriverUnavailable, GuestFault, LimitReached),
 )
 _STARTING: Final = (SnapshotBroken, SandboxStartFailed, DriverUnavailable)
 _FINDING: Final = (NotFound, Gone)
@@ -100,7 +100,7 @@ SNAPSHOT_ROUTES: Final = [
         snapshots.fork,
         body=Fork,
         role=Role.MEMBER,
-        own_errors=(*_SAVING, *_STARTING, LimitReached),
+        own_errors=(*_SAVING, *_STARTING),
         timed="fork",
     ),
     Route(
@@ -125,7 +125,7 @@ SNAPSHOT_ROUTES: Final = [
         large=True,
         query=NewName,
         role=Role.MEMBER,
-        own_errors=(*_FINDING, Conflict, DriverUnavailable),
+        own_errors=(*_FINDING, Conflict, LimitReached, DriverUnavailable, SnapshotBroken),
     ),
     Route(
         "GET", _ONE, "get_snapshot", "One snapshot", "snapshots", {200: Snapshot}, snapshots.get, own_errors=_FINDING
@@ -163,6 +163,6 @@ SNAPSHOT_ROUTES: Final = [
         snapshots.compare,
         body=Compare,
         role=Role.MEMBER,
-        own_errors=(*_FINDING, *_SAVING, *_STARTING, LimitReached),
+        own_errors=(*_FINDING, *_SAVING, *_STARTING),
     ),
 ]

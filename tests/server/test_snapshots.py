@@ -312,6 +312,22 @@ async def test_a_new_server_removes_what_is_half_made_and_marks_what_is_gone(sho
             await guest.close()
 
 
+async def test_an_owner_has_so_many_snapshots(short_dir: Path) -> None:
+    async with harness(short_dir, max_snapshots_per_owner=2) as cloche:
+        sandbox_id = await cloche.sandbox()
+        made = [await snapshot(cloche, sandbox_id) for _ in range(2)]
+        archive = await exported(cloche.client, made[0].id)
+        for response in (
+            await cloche.client.post(f"/v1/sandboxes/{sandbox_id}/snapshots", json={}),
+            await cloche.client.post("/v1/snapshots/import", content=archive),
+        ):
+            assert code_of(response) == "limit_reached"
+        await cloche.client.delete(f"/v1/snapshots/{made[0].id}")
+        await snapshot(cloche, sandbox_id)
+        for guest in list(cloche.driver.guests.values()):
+            await guest.close()
+
+
 # From a snapshot
 
 

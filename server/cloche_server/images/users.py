@@ -1,7 +1,8 @@
 """Which sandboxes and snapshots on this machine need an image. For the command line, which works without a server.
 
-Two witnesses, since each misses something: the server's database (sandboxes that are suspended or stopped, and snapshots, too) and the kernel's
-mounts (sandboxes of a driver that runs without a server). A server over PostgreSQL is asked over its API instead.
+Two witnesses, since each misses something: the server's database (sandboxes that are suspended or stopped, and snapshots,
+too) and the kernel's mounts (sandboxes of a driver that runs without a server). A server over PostgreSQL is asked over its
+API instead.
 """
 
 from __future__ import annotations

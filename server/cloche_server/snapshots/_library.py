@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from cloche.errors import Conflict, Gone, InvalidRequest, NotFound, SnapshotBroken
+from cloche.errors import Conflict, Gone, InvalidRequest, LimitReached, NotFound, SnapshotBroken
 from cloche.models import Retention, SnapshotTree
 from cloche_server.auth import Principal
 from cloche_server.clock import Clock, now_us
@@ -38,9 +38,10 @@ RESERVED: Final = frozenset({"import"})
 class SnapshotLibrary:
     """One for the server."""
 
-    def __init__(self, store: SnapshotStore, files: SnapshotFiles, clock: Clock = now_us) -> None:
+    def __init__(self, store: SnapshotStore, files: SnapshotFiles, max_per_owner: int, clock: Clock = now_us) -> None:
         self.store = store
         self.files = files
+        self._max_per_owner = max_per_owner
         self.clock = clock
         self._uses: Counter[str] = Counter()
         self._released = asyncio.Event()
@@ -105,6 +106,17 @@ class SnapshotLibrary:
             self.store.update(row, state="ready")
 
     # Making
+
+    def begin(self, row: SnapshotRow) -> None:
+        """Its row, ``creating``. `LimitReached`, and `Conflict` when the name is taken. `finish` or `give_up` follows."""
+        count = self.store.count(row.owner)
+        if row.template is None and count >= self._max_per_owner:
+            raise LimitReached(
+                f"{row.owner} has {count} snapshots, and the limit is {self._max_per_owner}",
+                hint="delete one first, or give new ones a retention",
+                details={"limit": self._max_per_owner, "count": count},
+            )
+        self.store.insert(row)
 
     async def finish(
         self,

@@ -45,7 +45,7 @@ class Saver:
         memory = check_memory(row, wanted.memory)
         check_new_name(wanted.name)
         fresh = self._new_row(row, wanted, memory, template)
-        self._library.store.insert(fresh)
+        self._library.begin(fresh)
         task = asyncio.create_task(self._save(fresh, row.id, wanted.retention), name=f"snapshot {fresh.id}")
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)

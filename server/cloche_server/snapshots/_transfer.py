@@ -120,7 +120,7 @@ class Import:
         try:
             manifest = self._unarchiver.finish()
             row = self._new_row(manifest)
-            self._library.store.insert(row)
+            self._library.begin(row)
         except BaseException:
             self.close()
             raise

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from sqlalchemy import Row, delete, insert, select, update
+from sqlalchemy import Row, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from cloche.errors import Conflict
@@ -121,6 +121,14 @@ class SnapshotStore:
         with self._database.transaction() as connection:
             row = connection.execute(select(snapshots).where(snapshots.c.id == snapshot_id)).one_or_none()
         return None if row is None else _from_row(row)
+
+    def count(self, owner: str) -> int:
+        """Of those that are there or are being made, without the templates'."""
+        column = snapshots.c
+        query = select(func.count()).select_from(snapshots)
+        query = query.where(column.owner == owner, column.state != "deleted", column.template.is_(None))
+        with self._database.transaction() as connection:
+            return connection.execute(query).scalar_one()
 
     def find_by_name(self, owner: str, name: str) -> SnapshotRow | None:
         query = select(snapshots).where(
