@@ -1,4 +1,4 @@
-"""terminado, the terminal server of Jupyter, on this machine: in an environment of its own, without a sandbox."""
+"""terminado, the terminal server of Jupyter: on this machine without a sandbox, or in one, reached by a preview."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
 from websockets.sync.client import ClientConnection, connect
 
+from bench._bare_in_sandbox import USER_PYTHON
 from bench._gateway import environment
+from bench._preview_link import PreviewLink, preview_link
+from cloche import Sandbox
 
 REQUIREMENTS: Final = ("terminado==0.18.1", "tornado==6.5.2")
 
@@ -68,14 +72,39 @@ class Terminado:
         return TerminadoSocket(f"ws://127.0.0.1:{self._port}/{name}")
 
 
-class TerminadoSocket:
-    """One terminal. Use it in a ``with`` block."""
+class TerminadoInSandbox:
+    """The same in a sandbox, behind what every app in one is behind; its packages are copied into it."""
 
-    def __init__(self, url: str) -> None:
-        self._connecting = connect(url, proxy=None, max_size=None, compression=None)
+    PORT: Final = 8100
+    PACKAGES: Final = "/tmp/terminado"
+
+    def __init__(self, sandbox: Sandbox, commands: dict[str, list[str]]) -> None:
+        packages = next((environment(REQUIREMENTS) / "lib").glob("python3*/site-packages"))
+        sandbox.files.upload_tree(packages, self.PACKAGES)
+        command = [USER_PYTHON, "-c", _SERVER, str(self.PORT), json.dumps(commands)]
+        app = sandbox.processes.start(command, env={"PYTHONPATH": self.PACKAGES, "PS1": "$ "})
+        app.wait_for_port(self.PORT)
+        self._link: PreviewLink = preview_link(sandbox, self.PORT)
+
+    def attach(self, name: str) -> TerminadoSocket:
+        """A terminal with the program of that name."""
+        return TerminadoSocket(f"ws://{self._link.host}/{name}", self._link.port, {"Cookie": self._link.cookie})
+
+
+class TerminadoSocket:
+    """One terminal. Use it in a ``with`` block. ``port`` of this machine: where ``url`` is, when its name does not say."""
+
+    def __init__(self, url: str, port: int | None = None, headers: Mapping[str, str] | None = None) -> None:
+        self._url = url
+        self._port = port
+        self._headers = headers
         self._socket: ClientConnection | None = None
 
     def __enter__(self) -> Self:
+        sock = socket.create_connection(("127.0.0.1", self._port)) if self._port is not None else None
+        self._connecting = connect(
+            self._url, sock=sock, additional_headers=self._headers, proxy=None, max_size=None, compression=None
+        )
         self._socket = self._connecting.__enter__()
         return self
 

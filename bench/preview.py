@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from bench._bare_in_sandbox import USER_PYTHON
+from bench._preview_link import preview_link
 from bench._report import Table
 from bench._samples import Samples, rows_of
 from cloche import Client, Sandbox
@@ -44,13 +43,8 @@ def _counts(n: int, large: int) -> dict[str, int]:
 
 
 def _orders_outside(sandbox: Sandbox, n: int, large: int) -> dict[str, Any]:
-    """As a browser has it: a link that became a cookie."""
-    link = urlsplit(sandbox.preview(PORT).token_url)
-    connection = http.client.HTTPConnection("127.0.0.1", link.port)
-    connection.request("GET", f"/?{link.query}", headers={"Host": link.netloc, "Accept": "text/html"})
-    cookie = (connection.getresponse().headers["Set-Cookie"] or "").partition(";")[0]
-    connection.close()
-    return {"port": link.port, "headers": {"Host": link.netloc, "Cookie": cookie}, **_counts(n, large)}
+    link = preview_link(sandbox, PORT)
+    return {"port": link.port, "headers": {"Host": link.host, "Cookie": link.cookie}, **_counts(n, large)}
 
 
 def _run_inside(sandbox: Sandbox, orders: dict[str, Any]) -> dict[str, list[float]]:

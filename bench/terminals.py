@@ -1,22 +1,28 @@
-"""``bench terminal``: the echo of a keystroke, and a flood of text; through Cloche into a sandbox, against terminado without.
+"""``bench terminal``: the echo of a keystroke, and a flood of text, against terminado.
 
-Keystrokes alternate between both in blocks, so that whatever else the machine does hits both.
+Like is compared with like, a table each: Cloche's guest and terminado, both on this machine without a sandbox; and for each
+driver, a terminal through SDK and server, and terminado in the same sandbox through a preview of the same server. All take
+turns in blocks of keystrokes, so that whatever else the machine does hits all.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
+from bench._guest_alone import GuestAlone
 from bench._report import Table
 from bench._samples import Samples, rows_of
-from bench._terminado import Terminado
-from cloche import Client, Sandbox
+from bench._terminado import Terminado, TerminadoInSandbox
+from cloche import Attachment, Client, Sandbox
 
-BASELINE: Final = "terminado, no sandbox"
+BASELINE: Final = "terminado"
 BLOCK: Final = 10
+FLOODS: Final = 3
 LINES: Final = 3_000_000
 FLOOD_BYTES: Final = sum(len(str(n)) + 2 for n in range(1, LINES + 1))
 
@@ -38,33 +44,81 @@ class Shell(Protocol):
     def read(self) -> bytes: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where both run. ``echo``: attached; ``flood``: attaches a new one."""
+
+    title: str
+    echo: Mapping[str, Shell]
+    flood: Mapping[str, Callable[[], AbstractContextManager[Shell]]]
+
+
 def measure(client: Client, image: str | None, drivers: Sequence[str], n: int) -> list[Table]:
-    """Echo and flood, each with one row a driver and one for terminado."""
-    echoes = {name: Samples(name) for name in [*drivers, BASELINE]}
-    floods = {name: Samples(name) for name in [*drivers, BASELINE]}
+    """For each setting a table of echoes, and one of floods."""
     with ExitStack() as stack:
-        terminado = stack.enter_context(Terminado(COMMANDS))
-        places = {name: stack.enter_context(Sandbox.create(image, client=client, driver=name)) for name in drivers}
-        shells: dict[str, Shell] = {
-            name: stack.enter_context(place.terminals.create(command=COMMANDS["echo"]).attach())
-            for name, place in places.items()
-        }
-        shells[BASELINE] = stack.enter_context(terminado.attach("echo"))
-        for block in range(-1, -(-n // BLOCK)):  # block -1 warms up and is not counted
-            for name, shell in shells.items():
+        settings = [_alone(stack)]
+        for driver in drivers:
+            place = stack.enter_context(Sandbox.create(image, client=client, driver=driver))
+            settings.append(_in_sandbox(stack, place, driver))
+        echoes = [_echoes(settings, n), _floods(settings)]
+    return [
+        Table(f"{what}, {setting.title}", rows_of(list(samples.values()), BASELINE), BASELINE)
+        for what, found in zip(("echo of a keystroke", f"{FLOOD_BYTES / 1e6:.1f} MB of lines"), echoes, strict=True)
+        for setting, samples in zip(settings, found, strict=True)
+    ]
+
+
+def _alone(stack: ExitStack) -> Setting:
+    guest = stack.enter_context(GuestAlone())
+    terminado = stack.enter_context(Terminado(COMMANDS))
+    return Setting(
+        "no server, no sandbox",
+        {
+            "guest alone": stack.enter_context(guest.attach(COMMANDS["echo"])),
+            BASELINE: stack.enter_context(terminado.attach("echo")),
+        },
+        {
+            "guest alone": partial(guest.attach, COMMANDS["flood"], record=False),
+            BASELINE: partial(terminado.attach, "flood"),
+        },
+    )
+
+
+def _in_sandbox(stack: ExitStack, place: Sandbox, driver: str) -> Setting:
+    terminado = TerminadoInSandbox(place, COMMANDS)
+
+    def flood() -> Attachment:
+        return place.terminals.create(command=COMMANDS["flood"], record=False).attach()
+
+    return Setting(
+        f"{driver} sandbox, through the server",
+        {
+            "terminal": stack.enter_context(place.terminals.create(command=COMMANDS["echo"]).attach()),
+            BASELINE: stack.enter_context(terminado.attach("echo")),
+        },
+        {"terminal": flood, BASELINE: partial(terminado.attach, "flood")},
+    )
+
+
+def _echoes(settings: Sequence[Setting], n: int) -> list[dict[str, Samples]]:
+    found = [{name: Samples(name) for name in setting.echo} for setting in settings]
+    for block in range(-1, -(-n // BLOCK)):  # block -1 warms up and is not counted
+        for setting, samples in zip(settings, found, strict=True):
+            for name, shell in setting.echo.items():
                 times = [_echo_s(shell) for _ in range(BLOCK)]
                 for seconds in times if block >= 0 else []:
-                    echoes[name].add_s(seconds)
-        for _ in range(3):
-            for name, place in places.items():
-                with place.terminals.create(command=COMMANDS["flood"], record=False).attach() as shell:
-                    floods[name].add_s(_flood_s(shell))
-            with terminado.attach("flood") as shell:
-                floods[BASELINE].add_s(_flood_s(shell))
-    return [
-        Table("echo of a keystroke", rows_of(list(echoes.values()), BASELINE), BASELINE),
-        Table(f"{FLOOD_BYTES / 1e6:.1f} MB of lines", rows_of(list(floods.values()), BASELINE), BASELINE),
-    ]
+                    samples[name].add_s(seconds)
+    return found
+
+
+def _floods(settings: Sequence[Setting]) -> list[dict[str, Samples]]:
+    found = [{name: Samples(name) for name in setting.flood} for setting in settings]
+    for _ in range(FLOODS):
+        for setting, samples in zip(settings, found, strict=True):
+            for name, attach in setting.flood.items():
+                with attach() as shell:
+                    samples[name].add_s(_flood_s(shell))
+    return found
 
 
 def _echo_s(shell: Shell) -> float:
