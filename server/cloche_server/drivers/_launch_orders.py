@@ -35,6 +35,8 @@ class LaunchOrders:
     """An image that the disk becomes a copy of, instead of a blank one."""
     volumes: Sequence[tuple[str, bool]] = ()
     """Host directory, read-only; the n-th is attached at `Stage.volume` (n)."""
+    timer_slack_ns: int | None = None
+    """How much later than asked for a timer may go off; None leaves the kernel's 50 microseconds."""
     volume_targets: Sequence[str] = ()
     """Where they are seen inside; for the record of a checkpoint."""
     console_bytes: int = CONSOLE_BYTES

@@ -32,6 +32,7 @@ OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 4
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
 MOUNT_ATTR_IDMAP = 0x100000
+PR_SET_TIMERSLACK = 29
 PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP = 28, 4
 IDS = 65536
 # gVisor answers EAGAIN, even to a program that wants to block, while a pipe of the host is full: leave room for bursts.
@@ -218,6 +219,12 @@ def prepare(orders) -> None:  # type: ignore[no-untyped-def] # JSON; typing take
         mount_overlay(stage, first_id, namespace)
 
 
+def relax_timers(slack_ns: "int | None") -> None:
+    """For all that comes from this process; exec keeps it."""
+    if slack_ns is not None:
+        check(libc.prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(slack_ns), 0, 0, 0), "timer slack")
+
+
 def tidy_process() -> None:
     """No descriptor but the standard ones, no core files, as many open files as the machine lets us."""
     os.closerange(3, 1 << 20)
@@ -236,6 +243,7 @@ def main() -> None:
     open_console(orders["console"], int(orders["console_bytes"]))
     try:
         prepare(orders)
+        relax_timers(orders["timer_slack_ns"])
         os.execv(orders["argv"][0], orders["argv"])
     except OSError as error:
         sys.stderr.write(f"cloche launcher: {error}\n")

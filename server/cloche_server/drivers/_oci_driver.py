@@ -188,18 +188,18 @@ class OciDriver:
         if (saved := load_exit(paths)) is not None:
             return saved
         if self._is_alive(sandbox_id):
-            return SandboxStatus(self._alive_state(sandbox_id))
+            return SandboxStatus(await self._alive_state(sandbox_id))
         if sandbox_id in self._removals or self._pid(sandbox_id) is None:
             return SandboxStatus(RunState.UNKNOWN)
         return await self._record_exit(sandbox_id)
 
-    def _alive_state(self, sandbox_id: str) -> RunState:
+    async def _alive_state(self, sandbox_id: str) -> RunState:
         """A sandbox that stands still only while it is saved counts as running."""
         cgroup, paths = self._cgroup(sandbox_id), self._layout.of(sandbox_id)
-        if not cgroup.is_frozen() or paths.saving.exists():
-            thaw_if_abandoned(paths, cgroup)
+        if paths.saving.exists() and not self._lock(sandbox_id).locked():
+            await thaw_if_abandoned(paths, cgroup)
             return RunState.RUNNING
-        return RunState.PAUSED
+        return RunState.PAUSED if cgroup.is_frozen() and not paths.saving.exists() else RunState.RUNNING
 
     async def _record_exit(self, sandbox_id: str) -> SandboxStatus:
         """The runtime's helpers may outlive a killed sandbox and hold its uplinks open: they end here, too."""

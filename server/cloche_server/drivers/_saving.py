@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from cloche.errors import InternalError, SandboxNotRunning
 from cloche_server.drivers._cgroup import FREEZE_BOUND_S, Cgroup
@@ -27,6 +28,9 @@ from cloche_server.drivers._checkpoint import (
 )
 from cloche_server.drivers._layout import SandboxPaths
 from cloche_server.drivers._runtimes import Runtime
+
+DYING_BOUND_S: Final = 2.0
+"""A killed process that waits in the kernel for a disk; measured: a few milliseconds."""
 
 
 async def save_memory(runtime: Runtime, binary: Path, paths: SandboxPaths, cgroup: Cgroup, directory: Path) -> float:
@@ -95,12 +99,17 @@ def _saving(paths: SandboxPaths) -> Iterator[None]:
         os.close(descriptor)
 
 
-def thaw_if_abandoned(paths: SandboxPaths, cgroup: Cgroup) -> bool:
-    """True when it was frozen by a server that died while it saved, and goes on now."""
-    try:
-        descriptor = os.open(paths.saving, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+async def thaw_if_abandoned(paths: SandboxPaths, cgroup: Cgroup) -> None:
+    """Let it go on when it was frozen by a server that died while it saved. One that lives is left alone: it is waited
+    for a moment, since a server that is being killed may hold the lock until its last thread has ended."""
+    with suppress(FileNotFoundError, TimeoutError):
+        async with asyncio.timeout(DYING_BOUND_S):
+            while not _thaw_if_free(paths, cgroup):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+def _thaw_if_free(paths: SandboxPaths, cgroup: Cgroup) -> bool:
+    descriptor = os.open(paths.saving, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

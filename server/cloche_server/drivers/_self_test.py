@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 import string
@@ -23,8 +24,11 @@ from cloche_server.drivers._runtimes import Runtime
 
 WORD: Final = "cloche-self-test"
 PROGRAMS: Final = ("/bin/sh", "/bin/sleep")
-HOST_TOOLS: Final = {"mkfs.ext4": "e2fsprogs", "mount": "mount", "head": "coreutils"}
+HOST_TOOLS: Final = {"mkfs.ext4": "e2fsprogs", "mount": "mount", "cp": "coreutils", "setpriv": "util-linux"}
 """What the launcher runs, and the Debian package that has it."""
+
+IDMAPPED_OVERLAY: Final = (5, 19)
+"""The first Linux that takes an id-mapped mount below an overlay, for what is read and for what is written."""
 
 VERSION_BOUND_S: Final = 5.0
 
@@ -68,10 +72,19 @@ def _missing(runtime: Runtime) -> tuple[str, str] | None:
         return "the server does not run as root", "run it as root; sandboxes get user ids of their own"
     if runtime.find() is None:
         return "its runtime is not installed", runtime.how_to_get
+    if (release := os.uname().release) and runtime.shares_kernel and kernel_version(release) < IDMAPPED_OVERLAY:
+        needed = ".".join(map(str, IDMAPPED_OVERLAY))
+        return f"Linux {release} has no overlay over id-mapped mounts", f"Linux {needed} or later, or driver gvisor"
     for tool, package in HOST_TOOLS.items():
         if shutil.which(tool, path="/usr/sbin:/usr/bin:/sbin:/bin") is None:
             return f"{tool} is not installed", f"apt-get install {package}"
     return None
+
+
+def kernel_version(release: str) -> tuple[int, int]:
+    """The first two numbers of ``uname -r``; (0, 0) for one without."""
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
 
 
 async def _start_tiny(driver: _Startable, run_dir: Path) -> None:

@@ -106,6 +106,7 @@ def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cg
         first_id=first_id,
         argv=runtime.argv(binary, paths, stage, spec),
         disk_source=saved_disk(spec),
+        timer_slack_ns=runtime.timer_slack_ns,
         volume_targets=[volume.target for volume in spec.volumes_in_order],
         volumes=[(str(volume.source.resolve(strict=True)), volume.read_only) for volume in spec.volumes_in_order],
     )

@@ -91,7 +91,7 @@ class Servers:
 def source(driver: OciDriver, rootfs: Path, scratch: Path) -> Iterator[Sandbox]:
     """With 24 MB in its files and as much in its memory, so that saving takes a while. Nobody listens to it."""
     with running(driver, rootfs, scratch / "source") as sandbox:
-        sandbox.check("import os; open('/workspace/big', 'wb').write(os.urandom(24 << 20)); os.sync()")
+        sandbox.check("import os; open('/workspace/big', 'wb').write(os.urandom(24 << 20))")
         sandbox.uplink.close()
         yield sandbox
 

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from cloche.errors import DriverUnavailable
-from cloche_server.drivers import ExitReason, RunState, SandboxSpec, SelfTest, open_drivers, pick_driver, report
+from cloche_server.drivers import (
+    ExitReason,
+    RunState,
+    SandboxSpec,
+    SelfTest,
+    VolumeMount,
+    open_drivers,
+    pick_driver,
+    report,
+)
 from cloche_server.drivers._exit_record import explain, load_exit, save_exit, status_of
 from cloche_server.drivers._idmap import FIRST_ID, IDS_PER_SANDBOX, SLOTS, first_id, release_slots, take_slot
 from cloche_server.drivers._launch_orders import Stage, pick_stage
 from cloche_server.drivers._layout import Layout
 from cloche_server.drivers._oci_spec import CAPABILITIES, Isolation, build_config, build_environment
+from cloche_server.drivers._runtimes import Gvisor, Runc, Runtime
+from cloche_server.drivers._self_test import kernel_version
 
 from .harness import make_spec
 
@@ -215,6 +227,47 @@ async def test_a_broken_runtime_is_told_with_its_words(tmp_path: Path, monkeypat
     assert not result.works
     assert "this kernel is too odd" in str(result.why_not)
     assert result.how_to_fix
+
+
+@pytest.mark.parametrize(
+    ("release", "version"), [("6.18.44-fc", (6, 18)), ("5.10.0-8-amd64", (5, 10)), ("5.19", (5, 19)), ("odd", (0, 0))]
+)
+def test_the_kernels_version_is_read_as_numbers(release: str, version: tuple[int, int]) -> None:
+    assert kernel_version(release) == version
+
+
+async def test_a_kernel_without_overlay_over_shifted_ids_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloche_server.drivers._self_test.IDMAPPED_OVERLAY", (999, 0))
+    drivers = open_drivers(tmp_path, tmp_path)
+    result = await drivers["runc"].self_test()
+    assert "id-mapped mounts" in str(result.why_not)
+    assert "999.0 or later" in str(result.how_to_fix)
+    assert (await drivers["gvisor"].self_test()).works
+
+
+@pytest.mark.parametrize("runtime", [Gvisor(), Runc()])
+def test_volumes_are_bound_without_devices_and_in_the_order_in_which_they_nest(runtime: Runtime) -> None:
+    inner, outer = VolumeMount(Path("/v/1"), "/workspace/a/b", True), VolumeMount(Path("/v/2"), "/workspace/a")
+    wanted = spec(volumes=[inner, outer])
+    config = build_config(wanted, Stage("/mnt"), runtime.isolation_for(wanted, Stage("/mnt"), 7, "/cloche/x"))
+    volumes = [m for m in config["mounts"] if "/mnt/volume-" in str(m)]  # type: ignore[union-attr]
+    assert [(m["destination"], m["source"], m["options"]) for m in volumes] == [  # type: ignore[index,call-overload]
+        ("/workspace/a", "/mnt/volume-0", ["bind", "rw", "nosuid", "nodev"]),
+        ("/workspace/a/b", "/mnt/volume-1", ["bind", "ro", "nosuid", "nodev"]),
+    ]
+
+
+def test_gvisor_maps_the_packed_image_where_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "rootfs").mkdir()
+    wanted = replace(spec(), rootfs=tmp_path / "rootfs")
+    assert Gvisor().isolation_for(wanted, Stage("/mnt"), None, "/c").annotations == {}
+    (tmp_path / "root.erofs").touch()
+    annotations = Gvisor().isolation_for(wanted, Stage("/mnt"), None, "/c").annotations
+    assert annotations["dev.gvisor.spec.rootfs.source"] == str(tmp_path / "root.erofs")
+    assert annotations["dev.gvisor.spec.rootfs.overlay"] == "dir=/mnt/disk"
+    assert Runc().isolation_for(wanted, Stage("/mnt"), 7, "/c").annotations == {}
 
 
 async def test_both_drivers_pass_their_self_test_here(drivers: dict[str, object], rootfs: Path) -> None:
