@@ -15,7 +15,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-TICK_S: Final = 1.0
+from cloche_guest.pulse import PERIOD_S, until_pulse
+
+TICK_S: Final = PERIOD_S
 
 JUMP_S: Final = 1.0
 """Later than this is a jump. A guest that was only starved of CPU for so long forgives the time as well: no harm."""
@@ -32,7 +34,7 @@ class Stills:
         self._seen = now
 
     def look(self, now: float) -> None:
-        """Every `TICK_S`, with the time of a monotonic clock."""
+        """Every `TICK_S` or sooner, with the time of a monotonic clock."""
         late_s = now - self._seen - TICK_S
         if late_s > JUMP_S:
             self.total_s += late_s
@@ -45,7 +47,7 @@ class LifeClock:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stills = Stills(self._loop.time())
-        self._timer = self._loop.call_later(TICK_S, self._tick)
+        self._timer = self._look_at_the_next_pulse()
 
     def __call__(self) -> float:
         return self._loop.time() - self._stills.total_s
@@ -56,4 +58,7 @@ class LifeClock:
 
     def _tick(self) -> None:
         self._stills.look(self._loop.time())
-        self._timer = self._loop.call_later(TICK_S, self._tick)
+        self._timer = self._look_at_the_next_pulse()
+
+    def _look_at_the_next_pulse(self) -> asyncio.TimerHandle:
+        return self._loop.call_later(until_pulse(self._loop.time()), self._tick)

@@ -35,7 +35,8 @@ async def serve(config: GuestConfig, identity: SandboxIdentity) -> None:
         await _until(stop, _serve(parts, config))
     finally:
         await parts.close()
-        memory.cancel()
+        if memory is not None:
+            memory.cancel()
         events.close()
         children.unwatch()
 

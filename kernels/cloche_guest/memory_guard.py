@@ -30,10 +30,18 @@ FILL_RATE: Final = 4 * 1024 * MEBIBYTE
 SHORTEST_S: Final = 0.004
 LONGEST_S: Final = 0.25
 
+QUIET_RATE: Final = 2 * 1024 * MEBIBYTE
+QUIET_LONGEST_S: Final = 0.5
+QUIET_LOOKS: Final = 20
+"""After so many looks at the same memory nothing seems to run. Then a look comes later: still before a program that begins
+to claim memory at full speed, at what was measured and a quarter more, has used up what is above the reserve. Every
+look wakes an idle sandbox."""
+
 RECOVERY_S: Final = 1.0
 """How long a killed process may take to give its memory back before the next one is killed."""
 
 _MEMINFO: Final = Path("/proc/meminfo")
+_LINES: Final = re.compile(r"^(MemTotal|MemAvailable): +(\d+) kB$", re.MULTILINE)
 _kills = 0
 
 
@@ -58,10 +66,31 @@ class Memory:
         """No program can use up what is above the reserve in half of this time."""
         return min(max((self.available - self.reserve) / FILL_RATE / 2, SHORTEST_S), LONGEST_S)
 
+    @property
+    def quiet_pause_s(self) -> float:
+        """The same where nothing seems to run."""
+        return min(max((self.available - self.reserve) / QUIET_RATE, self.pause_s), QUIET_LONGEST_S)
+
+
+class Quiet:
+    """Whether memory has stayed as it was. Pure."""
+
+    def __init__(self) -> None:
+        self._available = -1
+        self._looks = 0
+
+    def look(self, memory: Memory) -> bool:
+        """With every look; True after `QUIET_LOOKS` of the same, give or take a MiB."""
+        if abs(memory.available - self._available) <= MEBIBYTE:
+            self._looks += 1
+        else:
+            self._available, self._looks = memory.available, 0
+        return self._looks >= QUIET_LOOKS
+
 
 def parse_memory(meminfo: str) -> Memory:
     """`ValueError` when a line is missing."""
-    found = dict(re.findall(r"^(MemTotal|MemAvailable): +(\d+) kB$", meminfo, re.MULTILINE))
+    found = dict(_LINES.findall(meminfo))
     if len(found) != 2:
         raise ValueError("no MemTotal and MemAvailable in /proc/meminfo")
     return Memory(int(found["MemTotal"]) * 1024, int(found["MemAvailable"]) * 1024)
@@ -82,13 +111,14 @@ def start_memory_guard(on_kill: OnKill) -> None:
 
 
 def _guard(on_kill: OnKill) -> None:
-    pause = threading.Event()
+    pause, quiet = threading.Event(), Quiet()
     while True:
         memory = parse_memory(_MEMINFO.read_text())
+        is_quiet = quiet.look(memory)
         if memory.is_short and _kill_largest(on_kill):
             _await_recovery(pause)
         else:
-            pause.wait(memory.pause_s)
+            pause.wait(memory.quiet_pause_s if is_quiet else memory.pause_s)
 
 
 def _await_recovery(pause: threading.Event) -> None:

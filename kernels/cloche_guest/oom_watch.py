@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from pydantic import JsonValue
 
 from cloche_guest.contexts._failure import read_cgroup_kills
-
-PERIOD_S: Final = 1.0
-"""The counter of a bind-mounted cgroup file gives no inotify events; a read costs some 20 microseconds."""
+from cloche_guest.pulse import until_pulse
 
 
 async def watch_memory_kills(tell: Callable[[str, Mapping[str, JsonValue]], None]) -> None:
-    """Until cancelled."""
+    """Until cancelled. The counter of a bind-mounted cgroup file gives no inotify events; a read costs some 20
+    microseconds."""
+    loop = asyncio.get_running_loop()
     known = read_cgroup_kills()
     while True:
-        await asyncio.sleep(PERIOD_S)
+        await asyncio.sleep(until_pulse(loop.time()))
         count = read_cgroup_kills()
         if count > known:
             tell("out_of_memory", {"kills": count - known})

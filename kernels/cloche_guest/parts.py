@@ -139,8 +139,9 @@ def make_children() -> Children:
     return Children(collect_orphans=be_reaper())
 
 
-def start_watching_memory(config: GuestConfig, events: SandboxEvents) -> asyncio.Task[None]:
-    """Both ways to learn of processes that are killed for want of memory."""
+def start_watching_memory(config: GuestConfig, events: SandboxEvents) -> asyncio.Task[None] | None:
+    """Tell of processes that are killed for want of memory: by the guard, where there is one, else by the host."""
     if config.memory_guard:
         start_memory_guard(events.tell_of_memory_kill)
+        return None
     return asyncio.create_task(watch_memory_kills(events.append), name="out-of-memory watch")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from processes_of import Processes
 
 from cloche_guest.clock import JUMP_S, TICK_S, LifeClock, Stills
+from cloche_guest.pulse import PERIOD_S, until_pulse
 
 LIMIT_S = 2.5
 STILL_S = 4.0
@@ -60,3 +61,11 @@ async def test_the_clock_goes_on_with_the_loop() -> None:
     await asyncio.sleep(0.05)
     assert 0.05 <= clock() - began < 1
     clock.stop()
+
+
+@given(st.floats(0, 1e7), st.floats(0, 0.9))
+def test_all_who_wait_for_the_pulse_wake_at_the_same_moment(now: float, later: float) -> None:
+    first = now + until_pulse(now)
+    assert 0 < first - now <= PERIOD_S + 0.002
+    if now + later < first - 0.002:
+        assert now + later + until_pulse(now + later) == pytest.approx(first, abs=0.002)

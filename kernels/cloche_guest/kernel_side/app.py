@@ -29,6 +29,10 @@ messages."""
 class ClocheKernelApp(IPKernelApp):
     """ipykernel's application with three sockets fewer worries: see each method."""
 
+    def parse_command_line(self, argv: Any = None) -> None:
+        """There is none; making the parser for it takes a quarter of a forked kernel's start."""
+        self.extra_args = []
+
     def init_iopub(self, context: Any) -> None:
         """As the base class, with a socket that never drops (stock ipykernel loses output to a reader that stalls)."""
         socket = context.socket(zmq.XPUB)

@@ -19,6 +19,7 @@ from cloche_guest.clock import Clock
 from cloche_guest.contexts._leftovers import MARK
 from cloche_guest.contexts._runs import new_id
 from cloche_guest.identity import new_epoch
+from cloche_guest.pulse import until_pulse
 from cloche_guest.terminals.log import Dimensions
 from cloche_guest.terminals.pty import PtyEvents, open_pty
 from cloche_guest.terminals.recording import Recording
@@ -170,8 +171,10 @@ class TerminalService:
             self._ticking = asyncio.create_task(self._tick())
 
     async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(TICK_S)
+            watched = any(terminal.is_watched for terminal in self._terminals.values())
+            await asyncio.sleep(TICK_S if watched else until_pulse(loop.time()))
             for terminal in self._terminals.values():
                 terminal.tick()
 

@@ -158,8 +158,13 @@ class LiveTerminal:
         self.session.resize(size, _now())
         self._carry_out()
 
+    @property
+    def is_watched(self) -> bool:
+        """Somebody is connected."""
+        return bool(self._connections)
+
     def tick(self) -> None:
-        """Several times a second."""
+        """Several times a second while it is watched."""
         if self._connections:
             self.session.tick(_now())
             self._carry_out()
