@@ -45,6 +45,8 @@ async def _one(
     status, sandbox = await connection.call("POST", "/v1/sandboxes", body)
     if status != 201:
         raise RuntimeError(f"create: {status} {sandbox}")
+    if sandbox["origin"]["warm"] is not body.get("warm", True):
+        raise RuntimeError(f"not what was measured: {sandbox['origin']}")
     created.add_s(time.perf_counter() - began)
     path = f"/v1/sandboxes/{sandbox['id']}/contexts/default/runs"
     status, run = await connection.call("POST", path, {"code": code})

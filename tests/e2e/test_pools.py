@@ -202,12 +202,14 @@ def test_a_step_that_fails_is_named_with_the_end_of_its_log(
 def test_ten_at_once_are_all_served(warm: Warm) -> None:
     warm.pool(10)
     with ThreadPoolExecutor(10) as threads:
-        made = list(threads.map(lambda n: warm.create(name=f"b{n}", env={"N": str(n)}), range(10)))
-        assert len({one["id"] for one in made}) == 10
-        assert all(one["origin"]["warm"] for one in made)
-        values = list(threads.map(lambda one: warm.run(one, "import os; os.environ['N']"), made))
+        made = list(threads.map(lambda n: warm.create(env={"N": str(n)}), range(10)))
+        try:
+            assert len({one["id"] for one in made}) == 10
+            assert [one["origin"]["warm"] for one in made] == [True] * 10
+            values = list(threads.map(lambda one: warm.run(one, "import os; os.environ['N']"), made))
+        finally:
+            warm.delete(*made)
     assert values == [repr(str(n)) for n in range(10)]
-    warm.delete(*made)
 
 
 def test_ready_ones_survive_a_killed_server(own_server: ServerProcess) -> None:

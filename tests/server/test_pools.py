@@ -61,6 +61,25 @@ async def test_a_create_is_served_from_the_pool_and_the_pool_is_filled_again(clo
     assert (await stats(cloche))["claims"] == 1
 
 
+async def test_what_is_ready_stands_still_until_it_is_claimed(cloche: Harness) -> None:
+    (parked,) = await pool_with(cloche, 1)
+    assert parked in cloche.driver.paused
+    made = await create(cloche)
+    assert made["id"] == parked
+    assert (made["state"], parked in cloche.driver.paused) == ("running", False)
+
+
+async def test_a_health_check_leaves_it_standing_still(cloche: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloche_server.pools._keeper.CHECK_EVERY_S", 0.05)
+    (parked,) = await pool_with(cloche, 1)
+    asked = cloche.driver.guests[parked].requests
+    before = len(asked)
+    await until(lambda: len([one for one in asked[before:] if one[1] == "/v1/health"]) >= 3)
+    assert await filled(cloche, 1) == [parked]
+    await until(lambda: parked in cloche.driver.paused)
+    assert (await stats(cloche))["broken"] == 0
+
+
 async def test_what_is_parked_is_nobodys_and_counts_for_nobody(short_dir: Path) -> None:
     async with harness(short_dir, max_sandboxes_per_owner=2) as cloche:
         parked = await pool_with(cloche, 2)
@@ -236,7 +255,8 @@ async def test_one_that_does_not_answer_is_passed_over_and_looked_at_again(slow:
     assert told[-1] == cloche.driver.specs[first.sandbox_id].epoch  # what its row says
 
 
-async def test_when_none_answers_a_new_one_is_made(slow: tuple[Harness, Slow]) -> None:
+async def test_when_none_answers_a_new_one_is_made(slow: tuple[Harness, Slow], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloche_server.pools._claims.LAST_PATIENCE_S", 0.2)
     cloche, answers = slow
     parked = await pool_with(cloche, 2)
     answers.slow = True

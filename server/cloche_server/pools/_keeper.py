@@ -82,6 +82,7 @@ class Keeper:
             async with asyncio.timeout(DIAL_AGAIN_S):
                 await live.uplink.wait_greeted()
             await check_health(live)
+            await self._workshop.freeze(live)
         except (ClocheError, TimeoutError, _Lost) as error:
             _LOG.warning("a ready sandbox is broken", extra={"sandbox_id": parked.sandbox_id, "why": str(error)})
             pool.broken += 1
@@ -173,6 +174,7 @@ class Keeper:
             if recipe.template is None:
                 await start_default_context(Guest(live.uplink.pool))
             await check_health(live)
+            await self._workshop.freeze(live)
         except BaseException:
             await asyncio.shield(self._workshop.discard(live.row.id))
             raise
@@ -205,24 +207,38 @@ class Keeper:
                 self.wake()
 
     async def _check(self, pool: LivePool, one: Parked) -> None:
-        """Twice: once is what a busy machine makes of a healthy one. It may be claimed meanwhile."""
-        live = self._workshop.parked(one.sandbox_id)
-        why = ""
+        """It is out of the stock meanwhile; a create that finds no other waits for it."""
+        pool.stock.discard(one.sandbox_id)
+        pool.returning += 1
+        try:
+            why = await self._what_is_wrong(self._workshop.parked(one.sandbox_id))
+            if why is None:
+                one.checked, one.suspect = self._monotonic(), False
+                await self._park(pool, one)
+            else:
+                _LOG.warning("a ready sandbox is broken", extra={"sandbox_id": one.sandbox_id, "why": why})
+                pool.broken += 1
+                await self._workshop.discard(one.sandbox_id)
+        finally:
+            pool.returning -= 1
+            pool.returned.set()
+            self.wake()
+
+    async def _what_is_wrong(self, live: Live | None) -> str | None:
+        """Asked twice: once is what a busy machine makes of a healthy one. It is frozen again afterwards."""
+        if live is None:
+            return "it ended"
+        why: str | None = None
         for _ in range(2):
-            if live is None or one.sandbox_id not in pool.stock:
-                return
             try:
+                await self._workshop.thaw(live)
                 await check_health(live)
+                await self._workshop.freeze(live)
             except ClocheError as error:
                 why = error.message
-                continue
-            one.checked, one.suspect = self._monotonic(), False
-            return
-        _LOG.warning("a ready sandbox is broken", extra={"sandbox_id": one.sandbox_id, "why": why})
-        if pool.stock.discard(one.sandbox_id) is not None:
-            pool.broken += 1
-            await self._workshop.discard(one.sandbox_id)
-            self.wake()
+            else:
+                return None
+        return why
 
 
 class _Lost(Exception):

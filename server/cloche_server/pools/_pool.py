@@ -36,12 +36,17 @@ class LivePool:
     """Fills that failed, since the last that did not."""
     not_before: float = 0.0
     returning: int = 0
-    """On their way back into the stock: another one was handed out in their place."""
+    """Out of the stock for a moment: looked at, or given back because another one was handed out."""
     returned: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def key(self) -> tuple[str, str]:
         return self.row.owner, self.row.name
+
+    @property
+    def size(self) -> int:
+        """Sandboxes it has, ready or on their way."""
+        return len(self.stock) + self.filling + self.returning
 
     def target(self, now: float, room: int) -> int:
         """``room``: sandboxes the server may have more than those that are not this pool's."""
@@ -54,7 +59,7 @@ class LivePool:
         """Fills to start now; 0 while it pauses after a failure."""
         if now < self.not_before:
             return 0
-        return max(0, self.target(now, room) - len(self.stock) - self.filling)
+        return max(0, self.target(now, room) - self.size)
 
     def failed(self, now: float) -> float:
         """A fill failed. Returns the pause, in seconds."""

@@ -230,7 +230,7 @@ class PoolService:
         return Recipe(self._templates.ready(row.owner, row.template).reference)
 
     def room(self, pool: LivePool) -> int:
-        others = sum(len(other.stock) + other.filling for other in self._pools.values() if other is not pool)
+        others = sum(other.size for other in self._pools.values() if other is not pool)
         return self._places.room() - others
 
     def _model(self, pool: LivePool) -> Pool:

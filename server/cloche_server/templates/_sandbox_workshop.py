@@ -66,6 +66,14 @@ class SandboxWorkshop:
         live = self._sandboxes.registry.live.get(sandbox_id)
         return live if live is not None and live.row.pool is not None else None
 
+    async def freeze(self, live: Live) -> None:
+        if "pause" in live.driver.capabilities:
+            await live.driver.pause(live.row.id)
+
+    async def thaw(self, live: Live) -> None:
+        if "pause" in live.driver.capabilities:
+            await live.driver.resume(live.row.id)
+
     def handed_out(self, live: Live) -> None:
         self._sandboxes.registry.changed(live.row.id)
 

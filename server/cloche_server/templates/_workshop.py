@@ -20,6 +20,12 @@ class Workshop(Protocol):
     def parked(self, sandbox_id: str) -> Live | None:
         """One that was made here, still runs, and is nobody's yet."""
 
+    async def freeze(self, live: Live) -> None:
+        """It stands still, and costs memory alone, until `thaw`; nothing where the driver cannot. `ClocheError`."""
+
+    async def thaw(self, live: Live) -> None:
+        """It goes on, at once; nothing when it was not frozen. `ClocheError`."""
+
     def handed_out(self, live: Live) -> None:
         """It is somebody's now: its row says so, and whoever looks after lifecycles is told."""
 
