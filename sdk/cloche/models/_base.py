@@ -39,7 +39,7 @@ Timestamp = AwareDatetime
 class Model(BaseModel):
     """Base of every model on the wire."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Page(Model, Generic[Item]):
