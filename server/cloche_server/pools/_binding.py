@@ -38,6 +38,16 @@ async def check_health(live: Live) -> None:
     await _ask(live, GuestCall("GET", "/v1/health", {200}, HEALTH_BOUND_S))
 
 
+async def settle_down(live: Live) -> None:
+    """Nothing is under way between it and the server: then it can be frozen for long. Raises what `call_guest` does.
+
+    The second answer shows that the guest has seen what the server said before.
+    """
+    await check_health(live)
+    await live.uplink.quiet()
+    await check_health(live)
+
+
 async def _tell(live: Live, identity: Identity) -> None:
     """Twice, when a connection that was idle turns out to be closed: to say it again changes nothing."""
     call = GuestCall("POST", "/v1/identity", {204}, IDENTITY_BOUND_S, identity.model_dump_json().encode())

@@ -18,7 +18,7 @@ from cloche.errors import ClocheError
 from cloche.models import SandboxCreate
 from cloche_server.clock import Clock
 from cloche_server.ids import new_epoch
-from cloche_server.pools._binding import bind, unbind
+from cloche_server.pools._binding import bind, settle_down, unbind
 from cloche_server.pools._pool import LivePool
 from cloche_server.pools.parked import Parked
 from cloche_server.sandboxes._live import Live
@@ -166,6 +166,7 @@ class Claims:
             if not await one.answer:
                 raise _NotTold
             await unbind(one.live, self._clock)
+            await settle_down(one.live)
             await self._workshop.freeze(one.live)
         except (ClocheError, _NotTold):
             pool.broken += 1

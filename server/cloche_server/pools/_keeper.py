@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from cloche.errors import ClocheError
 from cloche.models import SandboxCreate
-from cloche_server.pools._binding import check_health
+from cloche_server.pools._binding import settle_down
 from cloche_server.pools._foreground import Foreground
 from cloche_server.pools._pool import LivePool
 from cloche_server.pools.parked import Parked
@@ -81,7 +81,7 @@ class Keeper:
                 raise _Lost("it ended")
             async with asyncio.timeout(DIAL_AGAIN_S):
                 await live.uplink.wait_greeted()
-            await check_health(live)
+            await settle_down(live)
             await self._workshop.freeze(live)
         except (ClocheError, TimeoutError, _Lost) as error:
             _LOG.warning("a ready sandbox is broken", extra={"sandbox_id": parked.sandbox_id, "why": str(error)})
@@ -173,7 +173,7 @@ class Keeper:
         try:
             if recipe.template is None:
                 await start_default_context(Guest(live.uplink.pool))
-            await check_health(live)
+            await settle_down(live)
             await self._workshop.freeze(live)
         except BaseException:
             await asyncio.shield(self._workshop.discard(live.row.id))
@@ -232,7 +232,7 @@ class Keeper:
         for _ in range(2):
             try:
                 await self._workshop.thaw(live)
-                await check_health(live)
+                await settle_down(live)
                 await self._workshop.freeze(live)
             except ClocheError as error:
                 why = error.message

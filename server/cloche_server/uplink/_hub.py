@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,7 @@ class Uplink:
         self._wrong_protocol: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._server: asyncio.Server | None = None
         self._greetings: dict[asyncio.Task[None], Wire] = {}
+        self._dialled = 0.0
 
     @property
     def session_hash(self) -> str:
@@ -110,7 +112,19 @@ class Uplink:
         """The epoch that the guest has now; the other one has ended."""
         self._expected = self._expected.settled(epoch)
 
+    async def quiet(self, still_s: float = 0.05, bound_s: float = 2.0) -> None:
+        """Returns when the guest has dialled what it wants to dial: nothing came for ``still_s``, or ``bound_s`` is over.
+
+        Before it is frozen: a dial that is frozen half way is given up when it thaws, as its time is over then.
+        """
+        ends = time.monotonic() + bound_s
+        while time.monotonic() < ends:
+            if not self._greetings and time.monotonic() - self._dialled >= still_s:
+                return
+            await asyncio.sleep(still_s / 5)
+
     def _connected(self, wire: Wire) -> None:
+        self._dialled = time.monotonic()
         if len(self._greetings) >= MAX_GREETING:
             wire.close()
             return
@@ -152,6 +166,9 @@ class Uplink:
             self._expected = replace(self._expected, token_hash=session_hash)
 
     def _accept(self, hello: Hello, wire: Wire) -> None:
+        """From here on the wire is the pool's: it is closed with the greetings no more."""
+        if (task := asyncio.current_task()) is not None:
+            self._greetings.pop(task, None)
         self.guest_epoch = hello.guest_epoch
         self.pool.put(wire, fresh=True)
         self.greeted.set()
