@@ -15,7 +15,7 @@ import pytest
 from cloche.errors import InvalidRequest, SandboxStartFailed, SandboxUnreachable
 from cloche.models.guest import PROTOCOL_VERSION
 from cloche_server.auth import hash_secret
-from cloche_server.uplink import Expected, Uplink, UplinkHub, WireClosed, _hub, _pool
+from cloche_server.uplink import Expected, Uplink, UplinkHub, Wire, WireClosed, _hub, _pool
 
 ID = "a" * 20
 SESSION = "s" * 32
@@ -306,3 +306,55 @@ async def test_a_guest_out_of_a_checkpoint_learns_who_it_is_and_must_dial_again(
     assert host.remembered == [(ID, hash_secret("n" * 32))]
     writer.close()
     host.hub.close()
+
+
+async def test_a_connection_taken_as_soon_as_it_was_accepted_outlives_the_end_of_the_listening(host: Host) -> None:
+    """It counted as one that is still being greeted, and was closed under the call that had it; seen with real guests."""
+    host.uplink.pool.hold()
+
+    async def take_and_stop() -> Wire:
+        wire = await host.uplink.pool.take_held()
+        host.uplink.stop_listening()
+        return wire
+
+    taking = asyncio.create_task(take_and_stop())
+    _, writer, _ = await host.greet()
+    await (await taking).write(b"x")
+    assert not taking.result().closed
+    writer.close()
+
+
+async def test_a_held_pool_gives_connections_to_nobody_but_the_server(host: Host) -> None:
+    _, writer, _ = await host.greet()
+    pool = host.uplink.pool
+    await until(lambda: len(pool) == 1)
+    pool.hold()
+    with pytest.raises(SandboxUnreachable):
+        await pool.take(0.01)
+    waiting = asyncio.create_task(pool.take())
+    wire = await pool.take_held()
+    assert pool.calls == 1
+    pool.put(wire)
+    assert not waiting.done()
+    pool.go_on()
+    assert await waiting is wire
+    writer.close()
+
+
+async def test_calls_end_and_streams_do_not_keep_a_pool_from_being_drained(host: Host) -> None:
+    greeted = [await host.greet() for _ in range(2)]
+    pool = host.uplink.pool
+    await until(lambda: len(pool) == 2)
+    call, stream = await pool.take(), await pool.take()
+    stream.endless = True
+    assert (pool.calls, pool.working) == (1, 1)
+    call.looks = True
+    assert (pool.calls, pool.working) == (1, 0)
+    draining = asyncio.create_task(pool.drained(30))
+    await asyncio.sleep(0)
+    assert not draining.done()
+    pool.put(call)
+    await draining
+    assert pool.calls == 0
+    for _, writer, _ in greeted:
+        writer.close()

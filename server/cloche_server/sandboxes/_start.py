@@ -7,12 +7,12 @@ import json
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from cloche.errors import ClocheError, SandboxStartFailed
-from cloche.models.guest import RebirthReason
+from cloche.models.guest import EndAll, RebirthReason
 from cloche_server.drivers import Driver, SandboxSpec, VolumeMount
 from cloche_server.relay import GuestCall, call_guest
 from cloche_server.sandboxes._live import Live
@@ -24,6 +24,8 @@ from cloche_server.uplink import Expected, Uplink, UplinkHub
 _LOG: Final = logging.getLogger("cloche.sandboxes")
 
 END_ALL: Final = GuestCall("POST", "/v1/end-all", statuses={204}, bound_s=60)
+BEGIN_ANEW: Final = replace(END_ALL, body=EndAll(start_services=True).model_dump_json().encode())
+"""To a guest out of a checkpoint with memory of which files alone are wanted: as one that has just started."""
 HEALTH: Final = GuestCall("GET", "/v1/health", statuses={200}, bound_s=10)
 
 
@@ -87,7 +89,7 @@ async def start_sandbox(life: Life, hub: UplinkHub, *, start_s: float, destroy_s
         async with asyncio.timeout(start_s):
             await driver.start(_spec(life, uplink), probe=_Probe(uplink))
             if life.source is not None and life.source.end_all:
-                (await call_guest(uplink.pool, END_ALL, 65_536)).close()
+                (await call_guest(uplink.pool, BEGIN_ANEW, 65_536)).close()
         return Live(row=row, driver=driver, uplink=uplink, active_us=row.active_us)
     except BaseException as error:
         await asyncio.shield(_undo(row.id, driver, hub, destroy_s))

@@ -105,9 +105,12 @@ class Waking:
         return self._registry.happen(sandbox_id, Event.RESUME)
 
     async def _start_again(self, row: SandboxRow) -> SandboxRow:
-        kept = Event.KEPT_MEMORY if row.state is _S.SUSPENDED else Event.KEPT_FILES
+        stopped = row.state is _S.STOPPED
+        kept = Event.KEPT_FILES if stopped else Event.KEPT_MEMORY
         row = self._registry.happen(row.id, Event.RESUME, epoch=next_life(row.epoch))
-        source = Source(self._registry.saved.directory(row.id), SavedIdentity.from_json(row.previous), "resume")
+        identity = SavedIdentity.from_json(row.previous)
+        end_all = stopped and identity is not None
+        source = Source(self._registry.saved.directory(row.id), identity, "resume", end_all)
         try:
             await self.start_saved(row.id, source)
         except BaseException:
