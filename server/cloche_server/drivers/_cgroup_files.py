@@ -174,6 +174,16 @@ def raise_memory_writes(version: int, memory_bytes: int) -> Sequence[Write]:
     return [Write("memory.memsw.limit_in_bytes", value, optional=True), Write("memory.limit_in_bytes", value)]
 
 
+def lower_memory_writes(version: int, memory_bytes: int) -> Sequence[Write]:
+    """In order: on the way down, v1 wants memory first."""
+    return list(reversed(raise_memory_writes(version, memory_bytes)))
+
+
+def unreclaimable_bytes(used_bytes: int, stat: str) -> int:
+    """Of what is used, as ``memory.stat`` tells: without the page cache of files, which the kernel gives back."""
+    return used_bytes - counted_in(stat, "active_file") - counted_in(stat, "inactive_file")
+
+
 def counted_in(text: str, key: str) -> int:
     """The number after ``key`` in a flat keyed file (``memory.events``, ``cpu.stat``); 0 when it is not there."""
     for line in text.splitlines():

@@ -31,6 +31,8 @@ class LaunchOrders:
     console: str
     first_id: int | None
     argv: Sequence[str]
+    memory_bytes: int
+    """The limit of the cgroup once the sandbox runs; for who raises it for a while."""
     disk_source: str | None = None
     """An image that the disk becomes a copy of, instead of a blank one."""
     volumes: Sequence[tuple[str, bool]] = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -39,8 +40,10 @@ async def save_memory(runtime: Runtime, binary: Path, paths: SandboxPaths, cgrou
     seconds = bound_s(usage.memory_bytes if usage else 0)
     was_frozen = cgroup.is_frozen()
     cgroup.thaw()
+    normal_bytes = json.loads(paths.orders.read_text())["memory_bytes"]
     try:
-        await run_bounded(runtime.checkpoint_argv(binary, paths, directory), "saving memory", seconds)
+        with cgroup.extra_memory(normal_bytes):
+            await run_bounded(runtime.checkpoint_argv(binary, paths, directory), "saving memory", seconds)
     finally:
         if was_frozen:
             with suppress(SandboxNotRunning):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cloche_server.drivers._cgroup import Cgroup
+from cloche_server.drivers._cgroup import SETTLE_ROOM_BYTES, WORK_BYTES, Cgroup
 from cloche_server.drivers._cgroup_files import (
     CgroupLayout,
     Controller,
@@ -16,7 +16,9 @@ from cloche_server.drivers._cgroup_files import (
     cpu_seconds,
     find_layout,
     limit_writes,
+    lower_memory_writes,
     raise_memory_writes,
+    unreclaimable_bytes,
 )
 
 V1 = """\
@@ -103,6 +105,30 @@ def test_a_tiny_share_of_a_cpu_is_one_the_kernel_takes() -> None:
 def test_memory_is_raised_from_the_outer_limit_inwards() -> None:
     assert [w.file for w in raise_memory_writes(1, 5)] == ["memory.memsw.limit_in_bytes", "memory.limit_in_bytes"]
     assert [w.file for w in raise_memory_writes(2, 5)] == ["memory.max"]
+
+
+def test_memory_is_lowered_from_the_inner_limit_outwards() -> None:
+    assert [w.file for w in lower_memory_writes(1, 5)] == ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
+    assert [w.file for w in lower_memory_writes(2, 5)] == ["memory.max"]
+
+
+def test_the_page_cache_of_files_can_be_taken_back_and_shared_memory_cannot() -> None:
+    stat = "cache 60\nrss 30\nshmem 10\ninactive_anon 40\nactive_file 20\ninactive_file 30\ntotal_active_file 20\n"
+    assert unreclaimable_bytes(90, stat) == 40
+    assert unreclaimable_bytes(90, "") == 90
+
+
+def test_a_limit_is_lowered_no_further_than_what_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.subtree_control").touch()
+    cgroup = Cgroup(CgroupLayout(2, dict.fromkeys(Controller, tmp_path), Freezer(2, tmp_path)), "x" * 20)
+    cgroup.create(LIMITS)
+    home = tmp_path / "cloche" / ("x" * 20)
+    (home / "memory.stat").write_text("active_file 0\ninactive_file 0\n")
+    for used, limit in ((1 << 20, 100 << 20), (200 << 20, (200 << 20) + SETTLE_ROOM_BYTES)):
+        (home / "memory.current").write_text(str(used))
+        with cgroup.extra_memory(100 << 20):
+            assert int((home / "memory.max").read_text()) == (100 << 20) + WORK_BYTES
+        assert int((home / "memory.max").read_text()) == limit
 
 
 def test_counters_are_read_from_both_forms() -> None:

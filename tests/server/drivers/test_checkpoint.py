@@ -298,3 +298,20 @@ def test_the_record_names_the_driver(source: Sandbox, scratch: Path) -> None:
     assert (record["driver"], record["memory"]) == (source.driver.name, done.memory)
     assert (scratch / "saved").stat().st_mode & 0o777 == 0o700
     assert set(done.files) == {file.name for file in (scratch / "saved").iterdir()}
+
+
+def test_saving_many_small_files_takes_no_process_of_a_sandbox_near_its_limit(
+    drivers: dict[str, OciDriver], rootfs: Path, scratch: Path
+) -> None:
+    """The user-space kernel writes down every file it knows, and needs memory for that: not out of the sandbox's own."""
+    limits = Limits(memory_mb=192, max_processes=64, disk_mb=192)
+    make = "import os\nfor i in range(16000):\n d = f'/workspace/{i // 100}'; os.makedirs(d, exist_ok=True)\n"
+    make += " open(f'{d}/{i}', 'w').write('x')"
+    with running(drivers["gvisor"], rootfs, scratch / "source", resources=limits) as source:
+        source.check(make, timeout_s=60)
+        for turn in range(2):
+            save(source, scratch / f"saved-{turn}")
+        assert asyncio.run(source.driver.oom_kills(source.id)) == 0
+        with restored(source, rootfs, scratch / "copy", scratch / "saved-1", resources=limits) as copy:
+            assert copy.check("print(open('/workspace/159/15999').read())") == "x"
+            assert asyncio.run(copy.driver.oom_kills(copy.id)) == 0
