@@ -199,11 +199,15 @@ async def test_a_name_in_use_is_a_conflict_and_the_sandbox_goes_back(cloche: Har
 
 
 async def test_a_hundred_at_once_get_a_hundred_different_ones(short_dir: Path) -> None:
-    async with harness(short_dir, max_running=210) as cloche:
+    """While they were handed out, their places were counted twice, and some were removed as too many, claimed or not."""
+    async with harness(short_dir, max_running=101) as cloche:
         await pool_with(cloche, 100, max=100)
         made = await asyncio.gather(*(create(cloche) for _ in range(100)))
         assert len({one["id"] for one in made}) == 100
         assert all(one["origin"]["warm"] for one in made)
+        answers = [await cloche.client.get(f"/v1/sandboxes/{one['id']}/contexts") for one in made]
+        assert {answer.status_code for answer in answers} == {200}
+        assert {one["id"] for one in made} <= cloche.driver.specs.keys()
         await close_guests(cloche)
 
 
@@ -346,6 +350,28 @@ async def test_deleting_a_pool_removes_what_is_in_it(cloche: Harness) -> None:
     assert cloche.driver.specs == {}
     assert (await cloche.client.get("/v1/pools/p")).status_code == 404
     assert (await create(cloche))["origin"]["warm"] is False
+
+
+async def test_one_that_is_claimed_while_others_are_removed_stays(cloche: Harness) -> None:
+    """The list of what to remove was made before, and what was claimed meanwhile was removed, too."""
+    await pool_with(cloche, 3)
+    (pool,) = cloche.server.services.pools.all()
+    oldest = sorted(pool.stock.all(), key=lambda one: one.since)
+    removing = asyncio.Event()
+    destroy = cloche.driver.destroy
+
+    async def slowly(sandbox_id: str) -> None:
+        removing.set()
+        await asyncio.sleep(0.1)
+        await destroy(sandbox_id)
+
+    cloche.driver.destroy = slowly  # type: ignore[method-assign]
+    await cloche.client.put("/v1/pools/p", json={"min": 0, "max": 0})
+    await removing.wait()
+    made = await create(cloche)
+    assert made["id"] in {one.sandbox_id for one in oldest}
+    await until(lambda: len(pool.stock) == 0 and len(cloche.driver.specs) == 1)
+    assert (await cloche.client.get(f"/v1/sandboxes/{made['id']}/contexts")).status_code == 200
 
 
 async def test_a_smaller_pool_gives_back_what_is_too_many(cloche: Harness) -> None:

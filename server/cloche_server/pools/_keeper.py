@@ -198,8 +198,8 @@ class Keeper:
         now = self._monotonic()
         wanted = pool.target(now, self._pools.room(pool))
         for one in pool.stock.unwanted(pool.recipe, now, pool.row.max_age_s, wanted):
-            pool.stock.discard(one.sandbox_id)
-            await self._workshop.discard(one.sandbox_id)
+            if pool.stock.discard(one.sandbox_id) is not None:  # else it was claimed while another one was removed
+                await self._workshop.discard(one.sandbox_id)
         for one in pool.stock.all():
             if self._workshop.parked(one.sandbox_id) is None and pool.stock.discard(one.sandbox_id) is not None:
                 pool.broken += 1

@@ -145,10 +145,10 @@ class Creating:
             self._coming[owner] -= 1
 
     def room(self) -> int:
-        """Sandboxes that may run besides those that are somebody's."""
+        """Sandboxes that may run besides those that are somebody's. Reserved places do not count: whoever gets one of a
+        pool's takes that one's place with it."""
         limits, counts = self._registry.limits, self._registry.store.count()
-        left = min(limits.max_sandboxes - counts.alive, limits.max_running - counts.running)
-        return left - self._coming.total()
+        return min(limits.max_sandboxes - counts.alive, limits.max_running - counts.running)
 
     async def cancel(self, sandbox_id: str) -> None:
         """The create of this sandbox, if it is under way; returns when all of it is undone."""

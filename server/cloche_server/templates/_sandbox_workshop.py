@@ -81,6 +81,10 @@ class SandboxWorkshop:
         return (await self._save(live.row, reference)).id
 
     async def discard(self, sandbox_id: str) -> None:
+        row = self._sandboxes.registry.row(sandbox_id)
+        if row is not None and row.pool is None:
+            _LOG.error("a sandbox that is somebody's was to be thrown away", extra={"sandbox_id": sandbox_id})
+            return
         try:
             await self._sandboxes.end(sandbox_id)
         except Gone:
