@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from cloche import Client, Sandbox, SandboxNotRunning
+from cloche import Client, Sandbox, SandboxNotRunning, WaitTimeout
 
 from .server_process import ServerProcess
 
@@ -134,6 +134,11 @@ def test_a_terminal_is_told_and_shows_the_same_shell_when_it_comes_back(server: 
         with terminal.attach() as shell:
             shell.send("kept=yes; echo $((40+2))\n")
             shell.expect("42")
+            deadline = time.monotonic() + 30
+            while shell._stream.has_input:  # what was typed and not taken would wake it again
+                assert time.monotonic() < deadline
+                with contextlib.suppress(WaitTimeout):
+                    shell.expect("never", timeout_s=0.05)
             change(http, sandbox.id, "suspend")
             with pytest.raises(SandboxNotRunning):
                 shell.expect("never", timeout_s=30)
