@@ -136,11 +136,13 @@ def _traces_soon(sandbox_id: str, roots: Path) -> Traces:
 
 
 def _stray_namespaces() -> list[str]:
-    """Processes that hold a mount namespace with one of our stages in it."""
+    """Processes that hold a mount namespace with one of our stages in it, and are in no sandbox's cgroup: those of other
+    sandboxes on this machine are in theirs, and one of these tests that was left would be there for `traces`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/mountinfo"):
         with suppress(OSError):
-            if " /mnt rw" in (text := path.read_text()) and " tmpfs cloche " in text:
+            in_cgroup = "/cloche/" in path.with_name("cgroup").read_text()
+            if not in_cgroup and " /mnt rw" in (text := path.read_text()) and " tmpfs cloche " in text:
                 found.append(path.parent.name)
     return found
 
