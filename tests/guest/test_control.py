@@ -289,7 +289,7 @@ def test_with_policy_never_the_context_stays_dead_until_restarted(guest: Guest) 
 def _is_kernel_of(pid: int, context_id: str) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ, open(f"/proc/{pid}/cmdline", "rb") as command:
-            return f"CLOCHE_CONTEXT_ID={context_id}".encode() in environ.read() and b"launch.py" in command.read()
+            return f"CLOCHE_KERNEL={context_id}:".encode() in environ.read() and b"launch.py" in command.read()
     except OSError:
         return False
 

@@ -24,6 +24,7 @@ from cloche_guest.children import Children
 from cloche_guest.contexts._channels import Channel, Channels
 from cloche_guest.contexts._kernel import start_kernel
 from cloche_guest.contexts._kernel_process import KernelSpec
+from cloche_guest.contexts._launcher import Launcher
 from cloche_guest.contexts._wire import Message
 
 
@@ -68,20 +69,22 @@ class _Kernel:
 
     def __init__(self, tmp_path: Path) -> None:
         self.messages: list[tuple[Channel, Message]] = []
-        self.spec = KernelSpec(sys.executable, str(tmp_path), ContextLimits(), None, tmp_path, "ctx-test")
+        self.spec = KernelSpec(str(tmp_path), ContextLimits(), None, tmp_path, "ctx-test")
         self.children = Children(collect_orphans=False)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
     async def __aenter__(self) -> _Kernel:
         self.children.watch()
         env = guest_environ(self.spec.runtime_dir, self.spec.runtime_dir)
+        self.launcher = Launcher(self.children, lambda: env, sys.executable, None)
         self.kernel = await start_kernel(
-            self.spec, self.children, env, 1, context=self.context, on_message=lambda *m: self.messages.append(m)
+            self.spec, self.launcher, env, 1, context=self.context, on_message=lambda *m: self.messages.append(m)
         )
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.kernel.end()
+        await self.launcher.stop()
         self.children.unwatch()
         self.context.destroy(linger=0)
 

@@ -29,7 +29,8 @@ from cloche_guest.contexts._zygote import CannotFork, Zygote, ZygoteUseless
 LAUNCHER: Final = Path(__file__).parent.parent / "kernel_side" / "launch.py"
 
 _PLACEHOLDER: Final = "x" * 80
-"""In the zygote's environment: room for the mark of any kernel."""
+_ROOM: Final = " " * 100
+"""In the environment and the command line of the zygote: room for the mark and the connection file of any kernel."""
 
 KERNEL_ENV: Final = {
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # else four lines of debugger warnings are in the first cell's stderr
@@ -168,7 +169,7 @@ class Launcher:
         env = {**self._environment(), **KERNEL_ENV}
         try:
             child = self._children.spawn(
-                [self._python, str(LAUNCHER), "--zygote", str(theirs.fileno())],
+                [self._python, str(LAUNCHER), "--zygote", str(theirs.fileno()), _ROOM],
                 cwd="/",
                 env={**env, MARK: _PLACEHOLDER},
                 account=self._account,

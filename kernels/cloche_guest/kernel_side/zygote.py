@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from ._limits import be_killed_before_the_guest, die_with_the_guest
-from ._process_environment import EnvironmentMark, replace_environment
+from ._process_environment import CommandLine, EnvironmentMark, replace_environment
 from ._seeding import seed_generators
 
 PACKET_BYTES = 256 * 1024
@@ -63,7 +63,7 @@ def serve(descriptor: int) -> Order:
 class _Zygote:
     def __init__(self, guest: socket.socket) -> None:
         self._guest = guest
-        self._mark = EnvironmentMark()
+        self._command_line, self._mark = CommandLine(), EnvironmentMark()
         self._kernels: set[int] = set()
         self._reported: set[int] = set()
         self._wake, waker = os.pipe()
@@ -161,6 +161,7 @@ class _Zygote:
         seed_generators(os.urandom(32))
         options = {**message["options"], "ready_fd": ready, "life_fd": life}
         order = Order(message["connection_file"], json.dumps(options))
+        self._command_line.write([order.connection_file])
         sys.argv[1:] = [order.connection_file, order.options]
         return order
 
