@@ -61,22 +61,25 @@ async def test_a_create_is_served_from_the_pool_and_the_pool_is_filled_again(clo
     assert (await stats(cloche))["claims"] == 1
 
 
-async def test_what_is_ready_stands_still_until_it_is_claimed(cloche: Harness) -> None:
-    (parked,) = await pool_with(cloche, 1)
-    assert parked in cloche.driver.paused
-    made = await create(cloche)
-    assert made["id"] == parked
-    assert (made["state"], parked in cloche.driver.paused) == ("running", False)
+async def test_all_but_the_next_two_stand_still_until_they_are_claimed(cloche: Harness) -> None:
+    parked = await pool_with(cloche, 4)
+    paused = cloche.driver.paused
+    assert len(paused) == 2
+    made = [(await create(cloche))["id"] for _ in range(4)]
+    assert set(made[:2]) <= set(parked) - paused
+    assert not set(made) & paused
 
 
 async def test_a_health_check_leaves_it_standing_still(cloche: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloche_server.pools._keeper.CHECK_EVERY_S", 0.05)
-    (parked,) = await pool_with(cloche, 1)
-    asked = cloche.driver.guests[parked].requests
+    parked = await pool_with(cloche, 3)
+    (frozen,) = cloche.driver.paused
+    asked = cloche.driver.guests[frozen].requests
     before = len(asked)
-    await until(lambda: len([one for one in asked[before:] if one[1] == "/v1/health"]) >= 3)
-    assert await filled(cloche, 1) == [parked]
-    await until(lambda: parked in cloche.driver.paused)
+    monkeypatch.setattr("cloche_server.pools._keeper.CHECK_EVERY_S", 0.05)
+    await until(lambda: len([one for one in asked[before:] if one[1] == "/v1/health"]) >= 4)
+    monkeypatch.setattr("cloche_server.pools._keeper.CHECK_EVERY_S", 3600)
+    assert await filled(cloche, 3) == parked
+    await until(lambda: len(cloche.driver.paused) == 1)
     assert (await stats(cloche))["broken"] == 0
 
 
@@ -145,8 +148,8 @@ async def test_one_that_is_too_old_is_replaced_and_not_handed_out(cloche: Harnes
     next(iter(pool.stock.all())).since -= 3600
     made = await create(cloche)
     assert made["origin"]["warm"] is False
-    assert parked not in await filled(cloche, 1)
     await until(lambda: parked in cloche.driver.destroyed)
+    assert parked not in await filled(cloche, 1)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from cloche.errors import ClocheError
 from cloche.models import SandboxCreate
 from cloche_server.clock import Clock
 from cloche_server.ids import new_epoch
-from cloche_server.pools._binding import bind, settle_down, unbind
+from cloche_server.pools._binding import bind, unbind
+from cloche_server.pools._parking import park
 from cloche_server.pools._pool import LivePool
 from cloche_server.pools.parked import Parked
 from cloche_server.sandboxes._live import Live
@@ -166,14 +167,11 @@ class Claims:
             if not await one.answer:
                 raise _NotTold
             await unbind(one.live, self._clock)
-            await settle_down(one.live)
-            await self._workshop.freeze(one.live)
+            one.parked.suspect, one.parked.checked = True, 0.0
+            await park(pool, one.parked, one.live, self._workshop)
         except (ClocheError, _NotTold):
             pool.broken += 1
             await self._workshop.discard(sandbox_id)
-        else:
-            one.parked.suspect, one.parked.checked = True, 0.0
-            pool.stock.put(one.parked)
         finally:
             pool.returning -= 1
             pool.returned.set()

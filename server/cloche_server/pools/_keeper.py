@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 from cloche.errors import ClocheError
 from cloche.models import SandboxCreate
-from cloche_server.pools._binding import settle_down
 from cloche_server.pools._foreground import Foreground
+from cloche_server.pools._parking import park, wake_next
 from cloche_server.pools._pool import LivePool
 from cloche_server.pools.parked import Parked
 from cloche_server.pools.recipe import recipe_of_row
@@ -59,6 +59,7 @@ class Keeper:
         self._wakes = (asyncio.Event(), asyncio.Event())
         self._tasks: list[asyncio.Task[None]] = []
         self._adopting: set[asyncio.Task[None]] = set()
+        self._one_by_one = asyncio.Lock()
 
     def start(self) -> None:
         filling, tending = self._wakes
@@ -81,15 +82,11 @@ class Keeper:
                 raise _Lost("it ended")
             async with asyncio.timeout(DIAL_AGAIN_S):
                 await live.uplink.wait_greeted()
-            await settle_down(live)
-            await self._workshop.freeze(live)
-        except (ClocheError, TimeoutError, _Lost) as error:
-            _LOG.warning("a ready sandbox is broken", extra={"sandbox_id": parked.sandbox_id, "why": str(error)})
-            pool.broken += 1
-            await self._workshop.discard(parked.sandbox_id)
-        else:
             parked.checked = self._monotonic()
-            await self._park(pool, parked)
+            async with self._one_by_one:
+                await self._park(pool, parked, live)
+        except (ClocheError, TimeoutError, _Lost) as error:
+            await self._remove_broken(pool, parked, str(error))
         finally:
             pool.filling -= 1
             self.wake()
@@ -109,9 +106,7 @@ class Keeper:
     # Filling
 
     async def _fill_one(self) -> bool:
-        """True when there may be more to do at once."""
-        if self._neediest() is None:
-            return False
+        """True when there may be more to do at once. Not even a look is taken while somebody waits for a sandbox."""
         await self._foreground.quiet()
         pool = self._neediest()
         if pool is None:
@@ -151,17 +146,25 @@ class Keeper:
             pool.filling -= 1
         now = self._monotonic()
         pool.filled(now - began)
-        await self._park(pool, Parked(live.row.id, recipe_of_row(live.row), now, now))
+        one = Parked(live.row.id, recipe_of_row(live.row), now, now)
+        try:
+            await self._park(pool, one, live)
+        except ClocheError as error:
+            await self._remove_broken(pool, one, error.message)
 
-    async def _park(self, pool: LivePool, parked: Parked) -> None:
+    async def _park(self, pool: LivePool, parked: Parked, live: Live) -> None:
         """The pool may have been deleted meanwhile."""
-        if pool in self._pools.all():
-            pool.stock.put(parked)
-        else:
+        await park(pool, parked, live, self._workshop)
+        if pool not in self._pools.all() and pool.stock.discard(parked.sandbox_id) is not None:
             await self._workshop.discard(parked.sandbox_id)
 
+    async def _remove_broken(self, pool: LivePool, one: Parked, why: str) -> None:
+        _LOG.warning("a ready sandbox is broken", extra={"sandbox_id": one.sandbox_id, "why": why})
+        pool.broken += 1
+        await self._workshop.discard(one.sandbox_id)
+
     async def _make(self, pool: LivePool) -> Live:
-        """Running, healthy, and with the default context started where no template says what is."""
+        """Running, and with the default context started where no template says what is."""
         assert pool.recipe is not None
         recipe = pool.recipe
         wanted = (
@@ -170,20 +173,19 @@ class Keeper:
             else SandboxCreate(image=pool.row.image or "python", warm=False)
         )
         live = await self._workshop.make(pool.row.owner, wanted, pool.row.name)
-        try:
-            if recipe.template is None:
+        if recipe.template is None:
+            try:
                 await start_default_context(Guest(live.uplink.pool))
-            await settle_down(live)
-            await self._workshop.freeze(live)
-        except BaseException:
-            await asyncio.shield(self._workshop.discard(live.row.id))
-            raise
+            except BaseException:
+                await asyncio.shield(self._workshop.discard(live.row.id))
+                raise
         return live
 
     # Tending
 
     async def _tend(self) -> bool:
         """Removes what is unwanted or dead, and looks after the one whose check is longest ago. True: look again at once."""
+        await self._foreground.quiet()
         busy = False
         for pool in list(self._pools.all()):
             self._pools.refresh(pool)
@@ -192,6 +194,8 @@ class Keeper:
             if due is not None and self._foreground.is_quiet:
                 await self._check(pool, due)
                 busy = True
+            if self._foreground.is_quiet:
+                await wake_next(pool, self._workshop)
         return busy
 
     async def _remove_unwanted(self, pool: LivePool) -> None:
@@ -211,29 +215,25 @@ class Keeper:
         pool.stock.discard(one.sandbox_id)
         pool.returning += 1
         try:
-            why = await self._what_is_wrong(self._workshop.parked(one.sandbox_id))
-            if why is None:
-                one.checked, one.suspect = self._monotonic(), False
-                await self._park(pool, one)
-            else:
-                _LOG.warning("a ready sandbox is broken", extra={"sandbox_id": one.sandbox_id, "why": why})
-                pool.broken += 1
-                await self._workshop.discard(one.sandbox_id)
+            why = await self._what_is_wrong(pool, one)
+            if why is not None:
+                await self._remove_broken(pool, one, why)
         finally:
             pool.returning -= 1
             pool.returned.set()
             self.wake()
 
-    async def _what_is_wrong(self, live: Live | None) -> str | None:
-        """Asked twice: once is what a busy machine makes of a healthy one. It is frozen again afterwards."""
-        if live is None:
-            return "it ended"
+    async def _what_is_wrong(self, pool: LivePool, one: Parked) -> str | None:
+        """Asked twice: once is what a busy machine makes of a healthy one, which is parked again afterwards."""
         why: str | None = None
         for _ in range(2):
+            live = self._workshop.parked(one.sandbox_id)
+            if live is None:
+                return "it ended"
             try:
                 await self._workshop.thaw(live)
-                await settle_down(live)
-                await self._workshop.freeze(live)
+                one.checked, one.suspect = self._monotonic(), False
+                await self._park(pool, one, live)
             except ClocheError as error:
                 why = error.message
             else:

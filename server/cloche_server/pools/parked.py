@@ -1,7 +1,7 @@
 """The ready sandboxes of one pool, and which of them is handed out next. Pure.
 
-The oldest goes first, so that none grows old as long as creates come. One that did not answer in time is set aside: it is
-looked at again, and meanwhile taken only when there is no other.
+One that is awake goes first, then the oldest, so that none grows old as long as creates come. One that did not answer in
+time is set aside: it is looked at again, and meanwhile taken only when there is no other.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class Parked:
     since: float
     checked: float
     suspect: bool = False
+    frozen: bool = False
 
 
 class Stock:
@@ -35,6 +36,15 @@ class Stock:
     def __contains__(self, sandbox_id: str) -> bool:
         return sandbox_id in self._ready
 
+    @property
+    def awake(self) -> int:
+        """Those that do not stand still."""
+        return sum(1 for one in self._ready.values() if not one.frozen)
+
+    def oldest_frozen(self) -> Parked | None:
+        frozen = (one for one in self._ready.values() if one.frozen)
+        return min(frozen, key=lambda one: one.since, default=None)
+
     def put(self, parked: Parked) -> None:
         self._ready[parked.sandbox_id] = parked
 
@@ -46,7 +56,7 @@ class Stock:
         good = [one for one in self._ready.values() if one.recipe == recipe and now - one.since < max_age_s]
         if not good:
             return None
-        return self._ready.pop(min(good, key=lambda one: (one.suspect, one.since)).sandbox_id)
+        return self._ready.pop(min(good, key=lambda one: (one.suspect, one.frozen, one.since)).sandbox_id)
 
     def unwanted(self, recipe: Recipe | None, now: float, max_age_s: float, wanted: int) -> list[Parked]:
         """To be removed: of another recipe, too old, or more than are wanted (the oldest of those)."""

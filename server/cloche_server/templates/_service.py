@@ -38,6 +38,8 @@ MAX_BUILDS_PER_OWNER: Final = 8
 
 T = TypeVar("T")
 
+MAX_REMEMBERED: Final = 1000
+
 INTERRUPTED: Final = "interrupted: the server was stopped while this was being built"
 
 PoolsOf = Callable[[str, str, int], Sequence[str]]
@@ -58,6 +60,7 @@ class TemplateService:
         self._builds: dict[tuple[str, str, int], asyncio.Task[TemplateRow]] = {}
         self._logs: dict[tuple[str, str, int], BuildLog] = {}
         self._turn = asyncio.Semaphore(BUILDS_AT_ONCE)
+        self._ready: dict[tuple[str, str], TemplateRow] = {}
         self.pools_of: PoolsOf = lambda *_: ()
         self.changed: Callable[[], None] = lambda: None
         """Told when a version is ready or deleted."""
@@ -79,7 +82,10 @@ class TemplateService:
         return row
 
     def ready(self, owner: str, reference: str) -> TemplateRow:
-        """One to start from. `Conflict` says in which state it is instead."""
+        """One to start from. `Conflict` says in which state it is instead. Remembered: every create asks."""
+        known = self._ready.get((owner, reference))
+        if known is not None:
+            return known
         row = self.get(owner, reference)
         if row.state != "ready":
             why = f": {row.failure}" if row.failure else ""
@@ -88,6 +94,8 @@ class TemplateService:
                 hint="wait for its build" if row.state == "building" else "build it again with the same inputs",
                 details={"kind": "template", "id": row.reference, "state": row.state},
             )
+        if len(self._ready) < MAX_REMEMBERED:
+            self._ready[owner, reference] = row
         return row
 
     def list(self, owner: str | None, limit: int, page: str | None) -> tuple[list[TemplateRow], str | None]:
@@ -134,7 +142,7 @@ class TemplateService:
             return same[-1]
         self._check_limit(owner)
         if same:
-            return self._store.update(same[-1], state="building", failure=None, snapshot_id=None, build_us=None)
+            return self._change(same[-1], state="building", failure=None, snapshot_id=None, build_us=None)
         row = TemplateRow(
             owner, wanted.name, next_version(versions), "building", wanted, digest, created_us=self._clock()
         )
@@ -197,6 +205,11 @@ class TemplateService:
 
     def _finish(self, row: TemplateRow, log: BuildLog, **changes: object) -> TemplateRow:
         self._store.write_log(row, log.text, log.truncated)
+        return self._change(row, **changes)
+
+    def _change(self, row: TemplateRow, **changes: object) -> TemplateRow:
+        """Whatever was remembered may be another version now."""
+        self._ready.clear()
         return self._store.update(row, **changes)
 
     async def _run_steps(self, row: TemplateRow, driver: str, log: BuildLog) -> str:
@@ -249,7 +262,7 @@ class TemplateService:
             await asyncio.wait([task])
         row = self._store.get(*_key(row)) or row
         self._store.write_log(row, "", False)
-        deleted = self._store.update(row, state="deleted", snapshot_id=None)
+        deleted = self._change(row, state="deleted", snapshot_id=None)
         if row.snapshot_id is not None:
             await self._workshop.discard_snapshot(row.snapshot_id)
         return deleted
