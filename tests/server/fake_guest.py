@@ -96,8 +96,8 @@ class FakeGuest:
         """True when it had a request: by then another connection was dialled in its place."""
         writer.write(json.dumps(self.hello).encode() + b"\n")
         line = await reader.readline()
-        if not line:  # the server stopped listening in between
-            return False
+        if not line:
+            raise ConnectionError("the server stopped listening in between")
         reply = HelloReply.model_validate_json(line)
         self.replies.append(reply)
         if reply.identity is None:
