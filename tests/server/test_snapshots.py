@@ -362,6 +362,16 @@ async def test_what_is_in_the_snapshot_cannot_be_chosen(cloche: Harness, field: 
     assert (await cloche.client.post("/v1/sandboxes", json={"snapshot": made.id})).status_code == 201
 
 
+async def test_an_environment_has_a_bound_with_what_is_there_already(cloche: Harness) -> None:
+    source = await cloche.sandbox(env={f"A{n}": "" for n in range(1000)})
+    made = await snapshot(cloche, source)
+    for count, code in ((24, 201), (25, 400)):
+        env = {f"B{n}": "" for n in range(count)}
+        assert (await cloche.client.post("/v1/sandboxes", json={"snapshot": made.id, "env": env})).status_code == code
+        forked = (await cloche.client.post(f"/v1/sandboxes/{source}/fork", json={"env": env})).json()["children"][0]
+        assert (forked["error"] is None) is (code == 201)
+
+
 async def test_an_idempotency_key_makes_one_sandbox_from_a_snapshot(cloche: Harness) -> None:
     made = await snapshot(cloche, await cloche.sandbox())
     answers = await asyncio.gather(
@@ -519,12 +529,21 @@ async def test_limits_hold_for_children_too(short_dir: Path) -> None:
             await guest.close()
 
 
-@pytest.mark.parametrize(("field", "value"), [("names", ["a"]), ("envs", [{}, {}, {}])])
-async def test_lists_are_one_for_each_child(cloche: Harness, field: str, value: list[Any]) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("names", ["a"]),
+        ("envs", [{}, {}, {}]),
+        ("names", ["a", "no name"]),
+        ("envs", [{}, {"=": ""}]),
+        ("env", {"": ""}),
+    ],
+)
+async def test_lists_are_good_and_one_for_each_child(cloche: Harness, field: str, value: list[Any]) -> None:
     source = await cloche.sandbox()
     response = await cloche.client.post(f"/v1/sandboxes/{source}/fork", json={"count": 2, field: value})
     assert code_of(response) == "invalid_request"
-    assert response.json()["details"]["errors"][0]["field"] == field
+    assert response.json()["details"]["errors"][0]["field"].startswith(field)
     assert cloche.driver.checkpoints == []
 
 

@@ -43,7 +43,7 @@ from cloche.models.files import (
 )
 from cloche.models.info import DriverReport, Health, Image, ImageList, Info
 from cloche.models.keys import Key, KeyCreate, NewKey, Role
-from cloche.models.lifecycle import Fork, LifecyclePolicy, Lifetime, Origin, PolicyAction, SandboxState, StateChange
+from cloche.models.lifecycle import LifecyclePolicy, Lifetime, Origin, PolicyAction, SandboxState, StateChange
 from cloche.models.ports import ListeningPort, PortHolder, PortNumber
 from cloche.models.previews import Preview, PreviewCreate, PreviewToken, PreviewTokenCreate, PreviewVisibility
 from cloche.models.processes import (
@@ -103,6 +103,7 @@ from cloche.models.snapshots import (
     Compare,
     Comparison,
     FileDifference,
+    Fork,
     ForkChild,
     ForkResult,
     Restore,

@@ -78,22 +78,6 @@ class StateChange(Model):
     paused_s: float | None = None
 
 
-class Fork(Model):
-    """Body of ``POST .../fork``: ``count`` sandboxes from one instant of a running one.
-
-    ``names``: empty, or one for each child. ``env`` is added to the source's, ``envs`` (empty, or one for each child)
-    to that. A driver that cannot save memory refuses unless ``memory`` is false.
-    """
-
-    count: int = Field(default=1, ge=1, le=100)
-    names: list[str] = Field(default=[], max_length=100)
-    env: dict[str, str] = {}
-    envs: list[dict[str, str]] = Field(default=[], max_length=100)
-    labels: dict[str, str] | None = Field(default=None, description="null: the source's")
-    memory: bool = True
-    lifecycle: LifecyclePolicy | None = Field(default=None, description="null: the source's")
-
-
 class Lifetime(Model):
     """When a policy will act; null: it will not."""
 

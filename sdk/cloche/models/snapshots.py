@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from cloche.models._base import Labels, Model, Name, SandboxId, Timestamp
+from cloche.models._base import Env, Labels, Model, Name, SandboxId, Timestamp
+from cloche.models.lifecycle import LifecyclePolicy
 from cloche.models.sandboxes import Resources, Sandbox
 from cloche.models.volumes import VolumeAttachment
 
@@ -76,6 +77,22 @@ class Restore(Model):
     """Body of ``POST .../restore``: roll the sandbox back, in place."""
 
     snapshot: str = Field(min_length=1, max_length=128, description="id or name")
+
+
+class Fork(Model):
+    """Body of ``POST .../fork``: ``count`` sandboxes from one instant of a running one.
+
+    ``names``: empty, or one for each child. ``env`` is added to the source's, ``envs`` (empty, or one for each child)
+    to that. A driver that cannot save memory refuses unless ``memory`` is false.
+    """
+
+    count: int = Field(default=1, ge=1, le=100)
+    names: list[Name] = Field(default=[], max_length=100)
+    env: Env = {}
+    envs: list[Env] = Field(default=[], max_length=100)
+    labels: Labels | None = Field(default=None, description="null: the source's")
+    memory: bool = True
+    lifecycle: LifecyclePolicy | None = Field(default=None, description="null: the source's")
 
 
 class ForkChild(Model):

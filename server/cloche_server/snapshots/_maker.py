@@ -34,6 +34,9 @@ _LOG: Final = logging.getLogger("cloche.snapshots")
 AT_ONCE: Final = 4
 """Children of one fork that start at the same time. More would not be ready sooner on a few cores, and each later."""
 
+MAX_ENV: Final = 1024
+"""As `cloche.models.Env` has it."""
+
 IN_THE_SNAPSHOT: Final = ("image", "driver", "resources", "sudo")
 """What a create from a snapshot may not say."""
 
@@ -131,7 +134,7 @@ class Maker:
             image=seed.image,
             resources=seed.resources,
             sudo=seed.sudo,
-            env=seed.env | wanted.env,
+            env=_merged(seed.env, wanted.env),
             volumes=seed.volumes,
             origin=seed.origin,
             parent=seed.parent,
@@ -142,6 +145,13 @@ class Maker:
         return await self._sandboxes.create_saved(
             row, directory, seed.identity, reason="fork", claim=claim, end_all=end_all
         )
+
+
+def _merged(env: dict[str, str], more: dict[str, str]) -> dict[str, str]:
+    merged = env | more
+    if len(merged) > MAX_ENV:
+        raise invalid_field("env", f"{len(merged)} variables with those that are there; {MAX_ENV} are possible")
+    return merged
 
 
 def seed_of(snapshot: SnapshotRow) -> Seed:
