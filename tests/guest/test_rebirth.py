@@ -59,7 +59,7 @@ async def rebirth(hub: Hub, **identity: Any) -> Connection:
 
 async def run(connection: Connection, code: str, **body: Any) -> dict[str, Any]:
     made: dict[str, Any] = await call(connection, "POST", "/v1/contexts/default/runs?wait_s=30", {"code": code, **body})
-    assert made["status"] == "ok", made
+    assert made.get("status") == "ok", made
     return made
 
 
