@@ -193,7 +193,7 @@ async def test_a_save_that_fails_leaves_the_sandbox_running(
     assert await state_of(cloche, sandbox_id) == "running"
     assert (await work(cloche, sandbox_id)).status_code == 200
     cloche.driver.end(sandbox_id, SandboxStatus(RunState.EXITED, ExitReason.EXIT, exit_code=3))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         while await state_of(cloche, sandbox_id) != "failed":  # it is watched as before
             await asyncio.sleep(0.005)
 
@@ -244,7 +244,7 @@ async def test_a_call_under_way_may_end_before_a_suspend_and_the_next_one_waits_
     first = asyncio.create_task(work(cloche, sandbox_id))
     await begun.wait()
     resting = asyncio.create_task(change(cloche, sandbox_id, "suspend"))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         while await state_of(cloche, sandbox_id) != "suspending":
             await asyncio.sleep(0.001)
     second = asyncio.create_task(work(cloche, sandbox_id))

@@ -49,7 +49,7 @@ class Guest:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):  # seconds only on a machine that does much else
         while not condition():
             await asyncio.sleep(0.005)
 
