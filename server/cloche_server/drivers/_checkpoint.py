@@ -46,12 +46,10 @@ _TIED_TO_US: Final = ("/usr/bin/setpriv", "--pdeathsig", "KILL", "--")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """``root`` is what the sandbox's files lie over: "erofs" or "tree"; memory refers to it, and to ``volumes``, the places
-    of its volumes."""
+    """``volumes`` are the places of its volumes: memory refers to them."""
 
     driver: str
     memory: bool
-    root: str
     disk_mb: int
     volumes: list[str]
 

@@ -297,11 +297,10 @@ class OciDriver:
 
     def _record(self, sandbox_id: str, directory: Path) -> None:
         paths = self._layout.of(sandbox_id)
-        orders, config = json.loads(paths.orders.read_text()), json.loads((paths.bundle / "config.json").read_text())
+        orders = json.loads(paths.orders.read_text())
         record = Record(
             driver=self.name,
             memory=self._saves_memory,
-            root="erofs" if config["annotations"] else "tree",
             disk_mb=orders["disk_bytes"] // MEBIBYTE,
             volumes=orders["volume_targets"],
         )

@@ -98,7 +98,6 @@ class Isolation:
     memory_events: str | None = None
     """The cgroup's file of that name, shown read-only so that the guest can tell why a process was killed. One file: a
     whole cgroupfs inside would be a way out (CVE-2022-0492)."""
-    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_config(spec: SandboxSpec, stage: Stage, isolation: Isolation) -> JsonObject:
@@ -110,7 +109,6 @@ def build_config(spec: SandboxSpec, stage: Stage, isolation: Isolation) -> JsonO
         "root": {"path": isolation.root, "readonly": False},
         "mounts": _mounts(spec, stage, isolation),
         "linux": _linux(isolation),
-        "annotations": dict[str, JsonValue](isolation.annotations),
     }
 
 

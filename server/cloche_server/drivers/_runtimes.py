@@ -15,7 +15,6 @@ from cloche_server.drivers._launch_orders import Stage
 from cloche_server.drivers._layout import SandboxPaths
 from cloche_server.drivers._oci_spec import Isolation
 from cloche_server.drivers._seccomp import build_profile
-from cloche_server.images.erofs import EROFS_NAME
 
 PINNED_RUNSC: Final = Path("/usr/local/lib/cloche/runsc")
 """Where ``make`` puts Debian 13's runsc; Debian 12's own (2022) knows no systrap and lacks three years of fixes."""
@@ -23,13 +22,6 @@ PINNED_RUNSC: Final = Path("/usr/local/lib/cloche/runsc")
 MEMORY_GUARD: Final = "CLOCHE_MEMORY_GUARD"
 """Set to 1 where the kernel cannot kill one process for the whole sandbox's memory: the user-space kernel is a single
 process of the host. The guest then watches MemAvailable and kills the largest process in time; see docs/drivers.md."""
-
-
-def find_erofs(rootfs: Path) -> Path | None:
-    """The tree as one file, when the image was built with it."""
-    image = rootfs.resolve().with_name(EROFS_NAME)
-    return image if image.is_file() else None
-
 
 CONSOLE_PIDS: Final = 4
 """The two processes that bound the console, and a moment's overlap at start."""
@@ -125,7 +117,6 @@ class Gvisor:
         return (str(binary), f"--root={paths.runtime}", "checkpoint", *flags, paths.home.name)
 
     def isolation_for(self, spec: SandboxSpec, stage: Stage, first_id: int | None, cgroup_path: str) -> Isolation:
-        erofs = find_erofs(spec.rootfs)
         return Isolation(
             stage.lower,
             None,
@@ -133,7 +124,6 @@ class Gvisor:
             cgroup_path=cgroup_path,
             tmp_in_memory=True,
             env={MEMORY_GUARD: "1"},
-            annotations={} if erofs is None else _erofs_root(erofs, stage),
         )
 
     def host_limits(self, resources: ResourceLimits) -> Limits:
@@ -146,13 +136,6 @@ class Gvisor:
 
     def has_read_limit(self, command_line: bytes) -> bool:
         return b"\0--total-memory" in command_line
-
-
-def _erofs_root(image: Path, stage: Stage) -> dict[str, str]:
-    """The Sentry maps the image file itself: no gofer between it and the root's files, and pages of it are the host's
-    page cache, shared by all sandboxes."""
-    prefix = "dev.gvisor.spec.rootfs"
-    return {f"{prefix}.source": str(image), f"{prefix}.type": "erofs", f"{prefix}.overlay": f"dir={stage.disk}"}
 
 
 GVISOR_BASE_PIDS: Final = 256

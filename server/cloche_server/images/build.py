@@ -10,7 +10,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -18,9 +17,7 @@ from typing import Final
 from cloche_server.images.base import ensure_base
 from cloche_server.images.buildah import Buildah
 from cloche_server.images.builder import Builder
-from cloche_server.images.digest import summarise_tree
 from cloche_server.images.docker import Docker
-from cloche_server.images.erofs import check_tool, write_erofs
 from cloche_server.images.errors import BuilderMissing, ImageNotFound
 from cloche_server.images.host_settings import MOUNT, write_settings
 from cloche_server.images.image import Image
@@ -44,8 +41,7 @@ def build_image(
     cache_dir: Path | None = None,
     lock_wait_s: float = DEFAULT_WAIT_S,
 ) -> Image:
-    """The image of ``directory`` under ``name``; built only when something it is made of has changed, or when it was
-    built before images had their EROFS file.
+    """The image of ``directory`` under ``name``; built only when something it is made of has changed.
 
     ``fresh`` builds from nothing, base included. Raises `BadRecipe`, `BuilderMissing`, `ImageBuildFailed` or
     `BuildLockTimeout`; none of them changes what ``name`` pointed at.
@@ -56,7 +52,6 @@ def build_image(
         report(f"image {name} is up to date: {known.digest}")
         return known
     cache = cache_dir or default_cache_dir()
-    check_tool()
     with build_lock(cache / "build.lock", report, lock_wait_s) as lock:
         # Whoever held the lock before may have built just this.
         known = None if fresh else _up_to_date(store, recipe)
@@ -80,7 +75,7 @@ def choose_builder(cache_dir: Path, lock: int) -> Builder:
 
 def _up_to_date(store: ImageStore, recipe: Recipe) -> Image | None:
     image = _earlier(store, recipe.name)
-    return image if image and image.metadata.inputs == recipe.inputs and image.erofs_bytes else None
+    return image if image and image.metadata.inputs == recipe.inputs else None
 
 
 def _earlier(store: ImageStore, name: str) -> Image | None:
@@ -125,16 +120,11 @@ def _export(store: ImageStore, recipe: Recipe, builder: Builder, report: Report)
     with _timed(f"{recipe.tag}: writing the tree", report):
         builder.export(recipe.tag, directory / "rootfs", report, earlier.rootfs if earlier else None)
         _finish(directory / "rootfs")
-    # The packing waits for the disk, the digest for the processor.
-    with _timed(f"{recipe.tag}: EROFS file and content digest", report), ThreadPoolExecutor(1) as beside:
-        packing = beside.submit(write_erofs, directory / "rootfs", report)
-        summary = summarise_tree(directory / "rootfs")
-        packing.result()
+    with _timed(f"{recipe.tag}: content digest", report):
         config = builder.config(recipe.tag)
         return store.adopt(
             directory,
             recipe.name,
-            summary,
             inputs=recipe.inputs,
             parent=recipe.base,
             builder=builder.name,

@@ -95,8 +95,7 @@ def _table(images: Sequence[Image]) -> Table:
 
 
 def _as_dict(one: Image) -> dict[str, object]:
-    own = {"name": one.name, "rootfs": str(one.rootfs), "erofs_bytes": one.erofs_bytes}
-    return {**one.metadata.model_dump(mode="json"), **own}
+    return {**one.metadata.model_dump(mode="json"), "name": one.name, "rootfs": str(one.rootfs)}
 
 
 def _reporter() -> Callable[[str], None]:

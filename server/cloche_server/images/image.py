@@ -40,6 +40,4 @@ class Image:
     entrypoint: tuple[str, ...]
     created_at: datetime
     size_bytes: int
-    erofs_bytes: int | None
-    """Size of the EROFS file beside the tree; None for an image that was built before there was one."""
     metadata: ImageMetadata

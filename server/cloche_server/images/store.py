@@ -3,7 +3,6 @@
 ::
 
     <data_dir>/images/<hex>/rootfs          the tree; never written to after it is here
-    <data_dir>/images/<hex>/root.erofs      the same as one file; an image of an older version lacks it
     <data_dir>/images/<hex>/metadata.json   `ImageMetadata`
     <data_dir>/images/names/<name>          one line: the digest
     <data_dir>/images/tmp/                  being built or being deleted; a build clears it
@@ -26,8 +25,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from cloche.errors import InvalidRequest
-from cloche_server.images.digest import TreeSummary
-from cloche_server.images.erofs import EROFS_NAME
+from cloche_server.images.digest import summarise_tree
 from cloche_server.images.errors import ImageInUse, ImageNotFound
 from cloche_server.images.image import Image, ImageMetadata
 from cloche_server.images.paths import default_data_dir
@@ -132,7 +130,6 @@ class ImageStore:
         self,
         directory: Path,
         name: str,
-        summary: TreeSummary,
         *,
         inputs: str,
         parent: str | None,
@@ -140,10 +137,11 @@ class ImageStore:
         env: dict[str, str],
         entrypoint: Sequence[str],
     ) -> Image:
-        """Makes the tree in ``directory`` (of `new_tree`) an image and points ``name`` at it. ``summary`` is of the tree.
+        """Makes the tree in ``directory`` (of `new_tree`) an image and points ``name`` at it.
 
         When the same content is here already the new copy is dropped and the old one kept: sandboxes may read it.
         """
+        summary = summarise_tree(directory / "rootfs")
         metadata = ImageMetadata(
             digest=summary.digest,
             name=check_name(name),
@@ -161,8 +159,6 @@ class ImageStore:
         if target.is_dir():
             # The metadata is replaced, for the inputs in it: they say that these inputs need no second build.
             os.replace(directory / "metadata.json", target / "metadata.json")
-            if (directory / EROFS_NAME).exists() and not (target / EROFS_NAME).exists():
-                os.replace(directory / EROFS_NAME, target / EROFS_NAME)
             shutil.rmtree(directory)
         else:
             os.rename(directory, target)
@@ -226,16 +222,8 @@ class ImageStore:
             entrypoint=tuple(metadata.entrypoint),
             created_at=metadata.created_at,
             size_bytes=metadata.size_bytes,
-            erofs_bytes=_size(directory / EROFS_NAME),
             metadata=metadata,
         )
-
-
-def _size(file: Path) -> int | None:
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return None
 
 
 def _delete(path: Path) -> None:

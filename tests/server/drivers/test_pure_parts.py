@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -257,17 +256,6 @@ def test_volumes_are_bound_without_devices_and_in_the_order_in_which_they_nest(r
         ("/workspace/a", "/mnt/volume-0", ["bind", "rw", "nosuid", "nodev"]),
         ("/workspace/a/b", "/mnt/volume-1", ["bind", "ro", "nosuid", "nodev"]),
     ]
-
-
-def test_gvisor_maps_the_packed_image_where_there_is_one(tmp_path: Path) -> None:
-    (tmp_path / "rootfs").mkdir()
-    wanted = replace(spec(), rootfs=tmp_path / "rootfs")
-    assert Gvisor().isolation_for(wanted, Stage("/mnt"), None, "/c").annotations == {}
-    (tmp_path / "root.erofs").touch()
-    annotations = Gvisor().isolation_for(wanted, Stage("/mnt"), None, "/c").annotations
-    assert annotations["dev.gvisor.spec.rootfs.source"] == str(tmp_path / "root.erofs")
-    assert annotations["dev.gvisor.spec.rootfs.overlay"] == "dir=/mnt/disk"
-    assert Runc().isolation_for(wanted, Stage("/mnt"), 7, "/c").annotations == {}
 
 
 async def test_both_drivers_pass_their_self_test_here(drivers: dict[str, object], rootfs: Path) -> None:

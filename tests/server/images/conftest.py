@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from cloche_server.images import ImageStore
-from cloche_server.images.digest import summarise_tree
 from cloche_server.images.paths import checkout_root
 
 
@@ -51,10 +50,7 @@ def built_tree(store: ImageStore) -> Callable[[str, str], str]:
         directory = store.new_tree()
         (directory / "rootfs/file").write_text(content)
         env, inputs = {"A": "1"}, f"sha256:{content}"
-        summary = summarise_tree(directory / "rootfs")
-        image = store.adopt(
-            directory, name, summary, inputs=inputs, parent=None, builder="test", env=env, entrypoint=["/x"]
-        )
+        image = store.adopt(directory, name, inputs=inputs, parent=None, builder="test", env=env, entrypoint=["/x"])
         return image.digest
 
     return adopt

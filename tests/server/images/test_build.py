@@ -15,14 +15,12 @@ from pathlib import Path
 import pytest
 
 from cloche_server.images import (
-    BuilderMissing,
     BuildLockTimeout,
     ImageBuildFailed,
     ImageNotFound,
     ImageStore,
     build_image,
 )
-from cloche_server.images.erofs import EROFS_NAME
 from cloche_server.images.host_settings import MOUNT, environment
 from cloche_server.images.paths import default_cache_dir
 
@@ -50,32 +48,6 @@ def test_an_unchanged_directory_is_not_built_again(
     assert build_image(store, "tiny", directory, lines.append) == image
     assert time.monotonic() - started < 3
     assert lines == [f"image tiny is up to date: {image.digest}"]
-
-
-def test_the_tree_is_also_one_file_and_an_image_without_it_is_built_again(
-    store: ImageStore, make_directory: MakeDirectory, lines: list[str]
-) -> None:
-    directory = make_directory("tiny", NOTHING, data="1")
-    image = build_image(store, "tiny", directory, lines.append)
-    packed = image.rootfs.with_name(EROFS_NAME)
-    assert image.erofs_bytes == packed.stat().st_size > 0
-    assert not any("Processing" in line for line in lines)
-    assert build_image(store, "tiny", directory, lines.append) == image  # with the file it is up to date
-    packed.unlink()
-    assert store.resolve("tiny").erofs_bytes is None
-    assert build_image(store, "tiny", directory, lines.append).erofs_bytes
-    store.remove("tiny")
-    assert not packed.exists()
-
-
-def test_without_the_packer_the_hint_says_how_to_get_it(
-    store: ImageStore, make_directory: MakeDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cloche_server.images.erofs.shutil.which", lambda _: None)
-    with pytest.raises(BuilderMissing, match=r"mkfs\.erofs") as caught:
-        build_image(store, "tiny", make_directory("tiny", NOTHING, data="1"), lines.append)
-    assert caught.value.hint == "apt-get install erofs-utils"
-    assert not store.names()
 
 
 def test_a_changed_directory_moves_the_name_and_keeps_the_old_tree(

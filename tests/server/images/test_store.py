@@ -94,3 +94,14 @@ def test_unreadable_metadata_is_a_typed_error(store: ImageStore, built_tree: Ado
     (store.resolve("one").rootfs.parent / "metadata.json").write_text("{}")
     with pytest.raises(ClocheError, match=r"metadata\.json cannot be read"):
         store.resolve("one")
+
+
+def test_a_packed_file_of_an_older_version_is_ignored_and_goes_with_its_image(
+    store: ImageStore, built_tree: Adopt
+) -> None:
+    digest = built_tree("one", "1")
+    packed = store.resolve("one").rootfs.with_name("root.erofs")
+    packed.write_bytes(b"1")
+    assert built_tree("one", "1") == store.resolve(digest).digest == digest
+    assert store.remove("one") is True
+    assert not packed.parent.exists()
