@@ -223,10 +223,10 @@ def test_ready_ones_survive_a_killed_server(own_server: ServerProcess) -> None:
     with own_server.client() as client:
         warm = Warm(client, "python")
         warm.wait_until_full(2)
+        assert client.get("/v1/pools/python").json()["stats"]["refill_s"] is None
         made = client.post("/v1/sandboxes", json={"env": {"LATE": "bound"}}).json()
         assert made["origin"] == {"kind": "image", "id": None, "warm": True}
         assert warm.run(made, "import os; os.environ['LATE']") == "'bound'"
-        assert client.get("/v1/pools/python").json()["stats"]["refill_s"] is None
 
 
 def test_an_intent_makes_one_ready_before_it_is_asked_for(client: httpx.Client) -> None:

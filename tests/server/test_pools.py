@@ -22,7 +22,7 @@ from .fake_guest import echo, http_answer
 IMAGE_POOL = {"min": 2, "max": 5}
 
 
-async def until(true: Callable[[], object], bound_s: float = 10) -> None:
+async def until(true: Callable[[], object], bound_s: float = 20) -> None:
     async with asyncio.timeout(bound_s):
         while not true():
             await asyncio.sleep(0.01)
@@ -37,7 +37,7 @@ async def pool_with(cloche: Harness, ready: int, client: httpx.AsyncClient | Non
 
 async def filled(cloche: Harness, ready: int) -> list[str]:
     pools = cloche.server.services.pools
-    await until(lambda: sum(len(pool.stock) for pool in pools.all()) == ready)
+    await until(lambda: sum(len(pool.stock) for pool in pools.all()) == ready, bound_s=60)
     return sorted(one.sandbox_id for pool in pools.all() for one in pool.stock.all())
 
 
