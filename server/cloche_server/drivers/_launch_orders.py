@@ -26,6 +26,8 @@ class LaunchOrders:
     stage: str
     disk: str
     disk_bytes: int
+    blank_disk: str
+    """Where a blank one of this size is kept for all starts; made when it is missing."""
     rootfs: str
     uplink: str
     console: str

@@ -12,6 +12,7 @@
         saving                      locked by the server that froze it to save it, see `_saving`
     <run_dir>/ids/<slot>            symlink to the id that owns this range of user ids (see `_idmap`)
     <data_dir>/disks/<driver>/<id>.img   the sandbox's disk: an ext4 image, sparse
+    <data_dir>/disks/blank/      blank disks that new ones are copies of, one for each size
 
 The directory is made first and removed last, so whatever exists of a sandbox, `list` shows its id.
 """
@@ -73,6 +74,10 @@ class Layout:
     @property
     def disks(self) -> Path:
         return self.data_dir / "disks" / self.driver
+
+    def blank_disk(self, size_bytes: int) -> Path:
+        """The number in front changes with what `_launcher.format_disk` makes."""
+        return self.data_dir / "disks/blank" / f"1-{size_bytes}.img"
 
     @property
     def id_slots(self) -> Path:

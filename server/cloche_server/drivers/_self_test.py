@@ -24,7 +24,7 @@ from cloche_server.drivers._runtimes import Runtime
 
 WORD: Final = "cloche-self-test"
 PROGRAMS: Final = ("/bin/sh", "/bin/sleep")
-HOST_TOOLS: Final = {"mkfs.ext4": "e2fsprogs", "mount": "mount", "cp": "coreutils", "setpriv": "util-linux"}
+HOST_TOOLS: Final = {"mkfs.ext4": "e2fsprogs", "cp": "coreutils", "setpriv": "util-linux"}
 """What the launcher runs, and the Debian package that has it."""
 
 IDMAPPED_OVERLAY: Final = (5, 19)

@@ -18,7 +18,7 @@ from cloche_server.drivers._base import UPLINK_MOUNT, SandboxSpec
 from cloche_server.drivers._cgroup import WORK_BYTES, Cgroup
 from cloche_server.drivers._cgroup_files import MEBIBYTE
 from cloche_server.drivers._checkpoint import BOUND_PER_GIB_S, DISK, read_record
-from cloche_server.drivers._console import read_console
+from cloche_server.drivers._console import open_first_words, read_console
 from cloche_server.drivers._launch_orders import LaunchOrders, launcher_environment, pick_stage
 from cloche_server.drivers._layout import Layout, SandboxPaths
 from cloche_server.drivers._oci_spec import OPEN_FILES, build_config
@@ -118,6 +118,7 @@ def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cg
         stage=stage.directory,
         disk=str(paths.disk),
         disk_bytes=spec.resources.disk_mb * MEBIBYTE,
+        blank_disk=str(layout.blank_disk(spec.resources.disk_mb * MEBIBYTE)),
         rootfs=str(rootfs),
         uplink=str(uplink),
         console=str(paths.console),
@@ -169,14 +170,15 @@ def _first_id(runtime: Runtime, layout: Layout, sandbox_id: str) -> int | None:
 
 async def _launch(paths: SandboxPaths, cgroup: Cgroup, bound_s: float) -> None:
     """Run the launcher, which becomes the runtime's command; that ends when the sandbox runs."""
-    launcher = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", str(_LAUNCHER), str(paths.orders)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-        env=launcher_environment(),
-    )
+    with open_first_words(paths) as words:
+        launcher = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(_LAUNCHER), str(paths.orders)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=words,
+            start_new_session=True,
+            env=launcher_environment(),
+        )
     try:
         async with asyncio.timeout(bound_s):
             code = await launcher.wait()

@@ -1,0 +1,102 @@
+"""The launcher's own parts: blank disks that are kept and copied, and what it says when it cannot even begin."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloche.errors import SandboxStartFailed
+from cloche_server.drivers import OciDriver, _launcher, _start
+
+from .harness import NOTHING, Limits, make_spec, new_id, running, traces
+
+DISK_BYTES = 97 << 20
+"""A size that no other test has."""
+
+
+WRITE = "import os; open('/workspace/left', 'wb').write(os.urandom(1 << 20)); os.sync()"
+
+
+def make_disk(directory: Path, name: str, blank: Path) -> Path:
+    disk = directory / name
+    _launcher.make_disk(str(disk), str(blank), DISK_BYTES, 16_384)
+    return disk
+
+
+def test_the_first_disk_of_a_size_is_formatted_and_the_next_are_sparse_copies_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blank = tmp_path / "blank/1.img"
+    first = make_disk(tmp_path, "first.img", blank)
+    assert blank.read_bytes() == first.read_bytes()
+    monkeypatch.setattr(_launcher, "run", None)  # no tool is needed any more
+    second = make_disk(tmp_path, "second.img", blank)
+    assert second.read_bytes() == first.read_bytes()
+    assert second.stat().st_blocks * 512 < 2 << 20 < DISK_BYTES
+    assert second.stat().st_mode & 0o777 == 0o600
+    subprocess.run(["e2fsck", "-fn", second], check=True, capture_output=True)
+
+
+def test_only_some_sizes_are_kept(tmp_path: Path) -> None:
+    kept = tmp_path / "blank"
+    kept.mkdir()
+    for number in range(_launcher.MAX_BLANKS - 1):
+        (kept / str(number)).touch()
+    for name in ("last", "one-too-many"):
+        subprocess.run(
+            ["e2fsck", "-fn", make_disk(tmp_path, f"{name}.img", kept / name)], check=True, capture_output=True
+        )
+    assert (kept / "last").exists()
+    assert len(os.listdir(kept)) == _launcher.MAX_BLANKS
+
+
+def test_a_blank_disk_that_is_there_already_is_left_alone(tmp_path: Path) -> None:
+    disk, blank = tmp_path / "disk.img", tmp_path / "blank.img"
+    disk.write_bytes(b"mine")
+    blank.write_bytes(b"of the start that was first")
+    _launcher.keep_blank(str(disk), str(blank))
+    assert blank.read_bytes() == b"of the start that was first"
+    assert sorted(os.listdir(tmp_path)) == ["blank.img", "disk.img"]
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 0), (0, 4096), (1 << 20, (1 << 20) + 5), ((3 << 20) - 7, 3 << 20)])
+def test_data_is_copied_with_its_holes(tmp_path: Path, begin: int, end: int) -> None:
+    with open(tmp_path / "source", "w+b") as source, open(tmp_path / "target", "w+b") as target:
+        source.truncate(3 << 20)
+        os.pwrite(source.fileno(), b"x" * (end - begin), begin)
+        _launcher.copy_data(source.fileno(), target.fileno())
+    assert (tmp_path / "target").read_bytes() == (tmp_path / "source").read_bytes()
+    assert (tmp_path / "target").stat().st_blocks <= 16
+
+
+def test_a_sandbox_never_changes_the_blank_disk_its_own_is_a_copy_of(
+    driver: OciDriver, rootfs: Path, roots: Path, scratch: Path
+) -> None:
+    limits = replace(Limits(), disk_mb=DISK_BYTES >> 20)
+    seen = []
+    for _ in range(2):
+        with running(driver, rootfs, scratch, resources=limits) as sandbox:
+            assert sandbox.check("import os; print(os.path.exists('/workspace/left'))") == "False"
+            sandbox.check(WRITE)
+        seen.append((roots / f"data/disks/blank/1-{DISK_BYTES}.img").read_bytes())
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.expected_logs("start . of sandbox")
+def test_a_launcher_that_cannot_even_begin_says_why(
+    driver: OciDriver, rootfs: Path, roots: Path, scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was silent until its console was open: "the runtime ended with 1", and an empty output."""
+    broken = tmp_path / "_launcher.py"
+    broken.write_text("def main(:\n")
+    monkeypatch.setattr(_start, "_LAUNCHER", broken)
+    spec = make_spec(new_id(), rootfs, scratch)
+    with pytest.raises(SandboxStartFailed, match=r"(?s)ended with 1.*SyntaxError") as caught:
+        asyncio.run(driver.start(spec))
+    assert "def main(:" in str(caught.value.details["output"])
+    assert traces(spec.sandbox_id, roots) == NOTHING
