@@ -42,7 +42,7 @@ class LaunchOrders:
     timer_slack_ns: int | None = None
     """How much later than asked for a timer may go off; None leaves the kernel's 50 microseconds."""
     volume_targets: Sequence[str] = ()
-    """Where they are seen inside; for the record of a checkpoint."""
+    """Where they are seen inside: directories are made there, and the record of a checkpoint names them."""
     console_bytes: int = CONSOLE_BYTES
     inode_ratio_bytes: int = INODE_RATIO_BYTES
 

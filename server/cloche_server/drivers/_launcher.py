@@ -21,6 +21,7 @@ import json
 import os
 import resource
 import signal
+import stat
 import struct
 import sys
 
@@ -286,6 +287,31 @@ def attach_volumes(stage: str, volumes: "list[tuple[int, bool]]", namespace: "in
         attach(tree, f"{stage}/volume-{number}", attributes, namespace)
 
 
+def mount_with_points(stage: str, targets: "list[str]") -> None:
+    """The image with a directory wherever a volume goes, for a runtime that mounts onto the image itself: a layer of empty
+    directories lies over it. A directory of both has the owner and the mode of the upper one, so these are copied."""
+    os.mkdir(f"{stage}/points", 0o755)
+    for target in targets:
+        path = ""
+        for part in target[1:].split("/"):
+            path += f"/{part}"
+            make_point(f"{stage}/points{path}", f"{stage}/lower{path}")
+    options = f"lowerdir={stage}/points:{stage}/lower,index=off,metacopy=off,xino=off"
+    mount("overlay", f"{stage}/root", "overlay", MS_RDONLY | MS_NODEV, options)
+
+
+def make_point(point: str, like: str) -> None:
+    if os.path.lexists(point):
+        return
+    os.mkdir(point, 0o755)
+    if os.path.lexists(like):
+        found = os.lstat(like)
+        if not stat.S_ISDIR(found.st_mode):
+            raise OSError(f"a volume cannot be mounted below {like}: no directory in the image")
+        os.chown(point, found.st_uid, found.st_gid)
+        os.chmod(point, stat.S_IMODE(found.st_mode))
+
+
 def prepare(orders) -> None:  # type: ignore[no-untyped-def] # JSON; typing takes 8 ms to import
     """All the mounts, in the order in which one needs the other. Trees are opened before the stage hides anything."""
     first_id, stage, disk = orders["first_id"], orders["stage"], orders["disk"]
@@ -304,6 +330,8 @@ def prepare(orders) -> None:  # type: ignore[no-untyped-def] # JSON; typing take
     mount_disk(disk, f"{stage}/disk")
     if namespace is not None:
         mount_overlay(stage, first_id, namespace)
+    elif volumes:
+        mount_with_points(stage, orders["volume_targets"])
 
 
 def relax_timers(slack_ns: "int | None") -> None:

@@ -118,7 +118,7 @@ class Gvisor:
 
     def isolation_for(self, spec: SandboxSpec, stage: Stage, first_id: int | None, cgroup_path: str) -> Isolation:
         return Isolation(
-            stage.lower,
+            stage.root if spec.volumes else stage.lower,
             None,
             seccomp=None,
             cgroup_path=cgroup_path,
