@@ -14,11 +14,12 @@ import pytest
 
 from cloche import Client, Sandbox, SandboxNotRunning, WaitTimeout
 
+from . import inside
 from .server_process import ServerProcess
 
 Make = Callable[..., str]
 
-KILLS = 20
+KILLS = 20 if inside.FULL else 4
 
 
 def run(client: httpx.Client, sandbox_id: str, code: str) -> str:

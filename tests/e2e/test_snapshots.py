@@ -22,8 +22,8 @@ import pytest
 from . import inside
 from .server_process import ServerProcess
 
-ROUNDS = 50 if inside.FULL else 6
-CRASHES = int(os.environ.get("CLOCHE_TEST_CRASHES") or (200 if inside.FULL else 8))
+ROUNDS = 50 if inside.FULL else 4
+CRASHES = int(os.environ.get("CLOCHE_TEST_CRASHES") or (200 if inside.FULL else 3))
 
 AT_REST = {"running", "paused", "suspended", "stopped", "failed"}
 """States in which a sandbox may stay."""

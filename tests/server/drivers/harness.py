@@ -17,6 +17,9 @@ from cloche_server.drivers import OciDriver, SandboxSpec
 
 INSIDE = Path(__file__).with_name("inside.py").read_text()
 
+FULL = bool(os.environ.get("CLOCHE_TEST_FULL"))
+"""The long form of what repeats: many moments of a kill instead of some."""
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -18,9 +18,9 @@ import pytest
 from cloche.errors import InternalError
 from cloche_server.drivers import OciDriver, RunState, open_drivers
 
-from .harness import NOTHING, Sandbox, new_id, running, traces
+from .harness import FULL, NOTHING, Sandbox, new_id, running, traces
 
-KILL_POINTS = 15
+KILL_POINTS = 15 if FULL else 5
 """Per driver and test, spread over the time the work takes."""
 
 SERVERS = """
@@ -189,7 +189,7 @@ def test_kill_9_of_the_command_that_saves(driver: OciDriver, source: Sandbox, sc
     outcomes = set()
     for turn in range(KILL_POINTS):
         directory = scratch / f"saved-{turn}"
-        outcomes.add(asyncio.run(_save_and_kill(driver, source.id, directory, delay_s=0.003 * turn)))
+        outcomes.add(asyncio.run(_save_and_kill(driver, source.id, directory, delay_s=0.045 * turn / KILL_POINTS)))
         assert asyncio.run(driver.inspect(source.id)).state is RunState.RUNNING
         assert listen_and_ask(source) == str(24 << 20)
     assert "killed" in outcomes

@@ -18,9 +18,9 @@ import pytest
 from cloche.errors import SandboxStartFailed
 from cloche_server.drivers import OciDriver, RunState, open_drivers
 
-from .harness import NOTHING, Traces, Uplink, make_spec, new_id, traces
+from .harness import FULL, NOTHING, Traces, Uplink, make_spec, new_id, traces
 
-KILL_POINTS = 25
+KILL_POINTS = 25 if FULL else 10
 """Per driver, spread over the time a start takes."""
 
 CREATORS = """
