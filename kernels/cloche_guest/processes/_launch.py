@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from cloche.errors import LimitReached, ProcessStartFailed
 from cloche.models import ProcessSpec, Tty
 from cloche_guest.children import Account, Child, Children
-from cloche_guest.processes._pipes import set_size
+from cloche_guest.window_size import set_window_size
 
 SHELLS: Final = ("/bin/bash", "/bin/sh")
 
@@ -113,7 +113,7 @@ def _launch_on_tty(
     master, slave = os.openpty()
     ours.callback(os.close, master)
     theirs.callback(os.close, slave)
-    set_size(slave, order.tty)
+    set_window_size(slave, rows=order.tty.rows, cols=order.tty.cols)
     if order.account is not None:
         os.fchown(slave, order.account.uid, order.account.gid)
     stdin = None

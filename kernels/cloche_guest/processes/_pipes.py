@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
-import struct
-import termios
 from collections.abc import Callable
 from typing import Final
 
 from cloche.models import Tty
 from cloche.models.processes import MAX_STDIN_BYTES
+from cloche_guest.window_size import set_window_size
 
 READ_BYTES: Final = 64 * 1024
 READS_A_TURN: Final = 4
@@ -46,10 +44,10 @@ class OutputPipe:
                 return
             taken += count
 
-    def resize(self, tty: Tty) -> None:
-        """Of a terminal; nothing happens when no program has it open any more."""
+    def resize(self, tty: Tty, session: int | None) -> None:
+        """Of a terminal, which controls ``session``; nothing happens when no program has it open any more."""
         if not self.ended:
-            set_size(self._descriptor, tty)
+            set_window_size(self._descriptor, rows=tty.rows, cols=tty.cols, session=session)
 
     def ignore(self) -> None:
         """From now on read and forget: whoever still writes is neither blocked nor killed by SIGPIPE."""
@@ -159,11 +157,6 @@ class InputPipe:
         if self._writing:
             self._writing = False
             self._loop.remove_writer(self._descriptor)
-
-
-def set_size(terminal: int, tty: Tty) -> None:
-    """The kernel tells the programs that the terminal controls (SIGWINCH), when the size is another one."""
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", tty.rows, tty.cols, 0, 0))
 
 
 def _forget(_data: bytes) -> None:

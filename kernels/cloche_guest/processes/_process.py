@@ -179,7 +179,7 @@ class LiveProcess:
         if self.is_over:
             return
         self._tty = tty
-        self._outputs[0].resize(tty)
+        self._outputs[0].resize(tty, self._child.pid if self._order.stdin_open else None)
         if not self._order.stdin_open:  # the terminal controls nobody, so the kernel tells nobody
             self._child.signal_group(signal.SIGWINCH)
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import os
-import struct
 import termios
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +21,7 @@ from typing import Final, Protocol
 
 from cloche_guest.children import Account, Child, Children, ExitStatus
 from cloche_guest.terminals.log import Dimensions
+from cloche_guest.window_size import set_window_size
 
 READ_BYTES: Final = 64 * 1024
 MAX_READS: Final = 16
@@ -90,9 +89,9 @@ class Pty:
             self._loop.add_reader(self._master, self._read)
 
     def resize(self, size: Dimensions) -> None:
-        """The program gets SIGWINCH from the kernel."""
+        """The programs in it get SIGWINCH."""
         if not self._closed:
-            fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.cols, 0, 0))
+            set_window_size(self._master, rows=size.rows, cols=size.cols, session=self.pid)
 
     def write(self, writer: str, data: bytes) -> None:
         """Queue input. The caller bounds the queue: it has `on_written` for every byte."""
@@ -220,7 +219,7 @@ def open_pty(
     """
     master, slave = os.openpty()
     try:
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.cols, 0, 0))
+        set_window_size(slave, rows=size.rows, cols=size.cols)
         _use_utf8(slave)
         if account is not None:
             with contextlib.suppress(OSError):  # programs that open it by name: tmux, gpg; not every driver lets us
