@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -15,9 +17,24 @@ import pytest
 from cloche.models import KeyCreate, Role
 from cloche_server.assembly import RunningServer, running_server
 from cloche_server.auth import new_secret
+from cloche_server.openapi import openapi_document
+from cloche_server.routing import Route
 from cloche_server.settings import Settings
 
 from .fake_driver import FakeDriver, FakeImages
+
+TLS = ssl.create_default_context()
+"""Made once: every client that makes its own reads all certificates of the machine."""
+
+_documents: dict[tuple[tuple[str, str], ...], bytes] = {}
+
+
+def openapi_once(routes: Sequence[Route]) -> bytes:
+    """The same bytes in every server of a test run: making them is most of a server's start."""
+    key = tuple((route.method, route.path) for route in routes)
+    if key not in _documents:
+        _documents[key] = openapi_document(routes)
+    return _documents[key]
 
 
 @dataclass
@@ -37,7 +54,10 @@ class Harness:
 
     def client_of(self, owner: str, role: Role = Role.MEMBER) -> httpx.AsyncClient:
         return httpx.AsyncClient(
-            base_url=self.base, headers={"Authorization": f"Bearer {self.key(owner, role)}"}, trust_env=False
+            base_url=self.base,
+            headers={"Authorization": f"Bearer {self.key(owner, role)}"},
+            trust_env=False,
+            verify=TLS,
         )
 
     async def sandbox(self, **body: Any) -> str:
@@ -53,12 +73,19 @@ async def harness(directory: Path, driver: FakeDriver | None = None, **settings:
         data_dir=directory / "data", run_dir=directory / "run", port=0, **{"shutdown_grace_s": 0.5, **settings}
     )
     chosen.data_dir.mkdir(exist_ok=True)
-    async with running_server(chosen, [driver], FakeImages()) as server:
+    async with running(chosen, driver) as server:
         secret = chosen.admin_key_path.read_text().strip()
         base = f"http://127.0.0.1:{server.port}"
         headers = {"Authorization": f"Bearer {secret}"}
-        async with httpx.AsyncClient(base_url=base, headers=headers, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=base, headers=headers, trust_env=False, verify=TLS) as client:
             yield Harness(server, driver, chosen, client, base)
+
+
+@asynccontextmanager
+async def running(settings: Settings, driver: FakeDriver) -> AsyncIterator[RunningServer]:
+    with patch("cloche_server.assembly.openapi_document", openapi_once):
+        async with running_server(settings, [driver], FakeImages()) as server:
+            yield server
 
 
 @pytest.fixture
