@@ -16,13 +16,14 @@ import pytest
 
 from cloche_server.images import (
     BuildLockTimeout,
+    Image,
     ImageBuildFailed,
     ImageNotFound,
     ImageStore,
     build_image,
 )
 from cloche_server.images.host_settings import MOUNT, environment
-from cloche_server.images.paths import default_cache_dir
+from cloche_server.images.paths import checkout_root, default_cache_dir
 
 from .conftest import MakeDirectory
 
@@ -81,27 +82,34 @@ RUN echo mine > /workspace/mine
 """
 
 
-def test_settings_of_this_machine_are_seen_by_the_build_and_are_not_in_the_image(
-    store: ImageStore, make_directory: MakeDirectory, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = tmp_path / "bundle.pem"
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """Built over the Debian base with settings of a machine that names itself in them. Once: it asks apt's servers."""
+    root = tmp_path_factory.mktemp("probe")
+    directory = root / "sandbox_images" / "probe"
+    directory.mkdir(parents=True)
+    (directory.parent / "base").symlink_to(checkout_root() / "sandbox_images/base")
+    (directory / "Dockerfile").write_text(PROBE)
+    bundle = root / "bundle.pem"
     bundle.write_text(Path("/etc/ssl/certs/ca-certificates.crt").read_text() + "\n# cloche-test-marker\n")
-    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    monkeypatch.setenv("PIP_INDEX_URL", "https://cloche-test-marker.example/simple")
-    monkeypatch.setenv("HTTP_PROXY", "")
-    image = build_image(store, "probe", make_directory("probe", PROBE), lines.append)
-    assert (image.rootfs / "seen").read_text().split() == ["apt.conf", "ca.pem", "npmrc", "pip.conf", "sources.list"]
-    assert not set(environment()) & set(image.env)
-    assert not (image.rootfs / MOUNT.lstrip("/")).exists()
-    assert not (image.rootfs / "etc/pip.conf").exists()
-    found = subprocess.run(["grep", "-rlIs", "cloche-test-marker", str(image.rootfs)], capture_output=True, check=False)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SSL_CERT_FILE", str(bundle))
+        patched.setenv("PIP_INDEX_URL", "https://cloche-test-marker.example/simple")
+        patched.setenv("HTTP_PROXY", "")
+        return build_image(ImageStore(root / "data"), "probe", directory, lambda _: None)
+
+
+def test_settings_of_this_machine_are_seen_by_the_build_and_are_not_in_the_image(probe: Image) -> None:
+    assert (probe.rootfs / "seen").read_text().split() == ["apt.conf", "ca.pem", "npmrc", "pip.conf", "sources.list"]
+    assert not set(environment()) & set(probe.env)
+    assert not (probe.rootfs / MOUNT.lstrip("/")).exists()
+    assert not (probe.rootfs / "etc/pip.conf").exists()
+    found = subprocess.run(["grep", "-rlIs", "cloche-test-marker", str(probe.rootfs)], capture_output=True, check=False)
     assert found.stdout == b""
 
 
-def test_owners_modes_and_files_of_the_base_are_as_they_must_be(
-    store: ImageStore, make_directory: MakeDirectory, lines: list[str]
-) -> None:
-    root = build_image(store, "probe", make_directory("probe", PROBE), lines.append).rootfs
+def test_owners_modes_and_files_of_the_base_are_as_they_must_be(probe: Image) -> None:
+    root = probe.rootfs
     assert (root / "workspace/mine").stat().st_uid == 1000
     assert (root / "etc/passwd").stat().st_uid == 0
     privileged = [path for path in root.rglob("*") if not path.is_symlink() and path.is_file() and is_privileged(path)]
