@@ -144,7 +144,7 @@ NAMES = [
 ]
 
 
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(st.sampled_from(KINDS.split()), st.dictionaries(st.sampled_from(NAMES), json_values))
 def test_no_content_a_kernel_can_send_breaks_the_reader(kind: str, content: dict[str, Any]) -> None:
     for fact in read_message(message(kind, content)):
