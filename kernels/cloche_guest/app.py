@@ -81,7 +81,7 @@ def lifecycle_routes(parts: Parts) -> list[tuple[Any, ...]]:
         (
             r"/v1/uplinks/close",
             lifecycle_handlers.UplinksCloseHandler,
-            {"uplink": parts.uplink, "events": parts.events},
+            {"uplink": parts.uplink, "events": parts.events, "terminals": parts.terminals},
         ),
         (r"/v1/identity", lifecycle_handlers.IdentityHandler, {"rebirth": parts.rebirth}),
         (r"/v1/activity", lifecycle_handlers.ActivityHandler, {"activity": parts.activity}),

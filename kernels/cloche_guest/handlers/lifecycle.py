@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from cloche.errors import Conflict
 from cloche.models.guest import EndAll, Identity, Preload, UplinksClose, VariablesAsked
 from cloche_guest.activity import ActivityMeter
@@ -10,15 +12,17 @@ from cloche_guest.http import Handler, NoQuery
 from cloche_guest.parts import Parts
 from cloche_guest.rebirth import Rebirth
 from cloche_guest.sandbox_events import SandboxEvents
+from cloche_guest.terminals.service import TerminalService
 from cloche_guest.uplink import Uplink
 
 
 class UplinksCloseHandler(Handler):
     """``/v1/uplinks/close``: answers, and then every connection ends."""
 
-    def initialize(self, uplink: Uplink | None, events: SandboxEvents) -> None:
+    def initialize(self, uplink: Uplink | None, events: SandboxEvents, terminals: TerminalService) -> None:
         self._uplink = uplink
         self._events = events
+        self._terminals = terminals
 
     async def post(self) -> None:
         self.read_query(NoQuery)
@@ -26,6 +30,8 @@ class UplinksCloseHandler(Handler):
         if self._uplink is None:
             raise Conflict("this guest listens on a port; it has no uplinks", details={"kind": "guest", "id": "guest"})
         self._events.append("uplinks_closed", {"reason": body.reason})
+        self._terminals.acknowledge_input()
+        await asyncio.sleep(0)  # the senders wake up in this turn of the loop, and write
         self.set_status(204)
         await self.finish()
         self._uplink.close_all()

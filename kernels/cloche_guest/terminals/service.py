@@ -128,6 +128,12 @@ class TerminalService:
         await terminal.end()
         return terminal.to_model()
 
+    def acknowledge_input(self) -> None:
+        """Viewers are told now what was taken of their input. Who believes that something is still to be delivered would
+        wake a sandbox that is put to rest."""
+        for terminal in self._terminals.values():
+            terminal.tick()
+
     def renew_journals(self) -> None:
         """Offsets given out so far belong to another life: who comes back with one gets the whole screen."""
         for terminal in self._terminals.values():
