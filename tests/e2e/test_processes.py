@@ -220,6 +220,7 @@ def cloche(
     return subprocess.run(command, env=environ, capture_output=True, timeout=60, check=False, **stdin)  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize("sandbox", ["runc"], indirect=True)  # the driver is not the point here, and starts are slow
 def test_the_command_line(server: ServerProcess, sandbox: Sandbox) -> None:
     box = sandbox.id
     done = cloche(server, "exec", box, "--", "sh", "-c", "printf 'a\\0b'; echo e >&2; exit 7")

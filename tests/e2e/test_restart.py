@@ -15,7 +15,7 @@ import pytest
 
 from .server_process import ServerProcess
 
-COUNT = 60
+COUNT = 40
 CODE = f"""
 import time
 answer = 42

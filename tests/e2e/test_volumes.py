@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -198,6 +199,7 @@ def test_usage_of_a_real_sandbox(connected: Client, driver: str) -> None:
         assert after.memory_peak_bytes >= before.memory_bytes
         assert after.memory_mb_s > before.memory_mb_s
         assert after.running_s > before.running_s
+        os.sync()  # of the host: its file systems give room to what is written, and do that after 30 s
         until(lambda: sandbox.usage().disk_bytes - before.disk_bytes >= 7 << 20)
         assert [one.cpu_s > 0 for one in connected.usage() if one.sandbox_id == sandbox.id] == [True]
     (gone,) = [one for one in connected.usage(state="deleted") if one.sandbox_id == sandbox.id]
