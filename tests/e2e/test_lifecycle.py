@@ -92,16 +92,22 @@ def test_a_stop_keeps_files_and_services_and_ends_the_rest(
     command = ["sh", "-c", "echo up >> /workspace/service; exec sleep 1000"]
     service = client.post(f"{url}/services", json={"name": "web", "argv": command})
     assert service.status_code == 201, service.text
+    _until_written(client, box, "up\n")
     stopped = change(client, box, "stop")
     assert stopped["state"] == "stopped"
     assert state_of(client, box) == "stopped"
     said = run(client, box, "print('x' in globals(), open('/workspace/f').read())")
     assert said == "False kept\n\n"
+    _until_written(client, box, "up\nup\n")
+    assert client.get(f"{url}/services/web").json()["state"] == "ready"
+
+
+def _until_written(client: httpx.Client, box: str, text: str) -> None:
+    """By the service, whose program may have begun and written nothing yet."""
     deadline = time.monotonic() + 30
-    while client.get(f"{url}/files/content", params={"path": "/workspace/service"}).text != "up\nup\n":
+    while client.get(f"/v1/sandboxes/{box}/files/content", params={"path": "/workspace/service"}).text != text:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert client.get(f"{url}/services/web").json()["state"] == "ready"
 
 
 def test_an_idle_sandbox_is_suspended_a_busy_one_is_not_and_the_last_write_is_kept(

