@@ -9,11 +9,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from types import TracebackType
 from typing import Final, Self
 
+from bench._listening import wait_listening
 from cloche._attachment import Attachment, Where
 from cloche._patience import Patience
 
@@ -36,16 +36,8 @@ class GuestAlone:
         )
 
     def __enter__(self) -> Self:
-        deadline = time.monotonic() + START_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self._port)).close()
-            except OSError:
-                if time.monotonic() > deadline or self._process.poll() is not None:
-                    raise
-                time.sleep(0.05)
-            else:
-                return self
+        wait_listening(self._port, self._process, START_S)
+        return self
 
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None

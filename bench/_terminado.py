@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
@@ -16,6 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from bench._bare_in_sandbox import USER_PYTHON
 from bench._gateway import environment
+from bench._listening import wait_listening
 from bench._preview_link import PreviewLink, preview_link
 from cloche import Sandbox
 
@@ -50,16 +50,8 @@ class Terminado:
         )
 
     def __enter__(self) -> Self:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self._port)).close()
-            except OSError:
-                if time.monotonic() > deadline or self._process.poll() is not None:
-                    raise
-                time.sleep(0.05)
-            else:
-                return self
+        wait_listening(self._port, self._process, 30)
+        return self
 
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None

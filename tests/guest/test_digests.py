@@ -97,4 +97,6 @@ def test_kernels_are_compared_by_name(guest: Guest, context: Context, shared: Co
 
 def test_variables_of_a_context_that_is_not_there_are_not_found(guest: Guest) -> None:
     """Looking makes no context, not even the default one."""
+    before = [context["id"] for context in guest.call("GET", "/v1/contexts")["items"]]
     guest.call("POST", "/v1/variables/summary", {"context_id": "ctx-" + "a" * 12}, status=404)
+    assert [context["id"] for context in guest.call("GET", "/v1/contexts")["items"]] == before

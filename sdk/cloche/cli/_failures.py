@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import click
@@ -47,6 +48,23 @@ def run_command(command: click.Command, arguments: list[str] | None = None) -> i
         say(plain(str(error)))
         return SERVICE
     return answer if isinstance(answer, int) else 0
+
+
+def each(names: Sequence[str], act: Callable[[str], str]) -> int:
+    """``act`` on every name, and print the line it returns; one that fails is said and does not keep the others from it.
+
+    Returns the exit code. A single name's error is raised, so that it has the exit code of its kind.
+    """
+    failed = False
+    for name in names:
+        try:
+            click.echo(act(name))
+        except ClocheError as error:
+            if len(names) == 1:
+                raise
+            say(line_of(error))
+            failed = True
+    return SERVICE if failed else 0
 
 
 def line_of(error: ClocheError) -> str:

@@ -11,12 +11,11 @@ from cloche._sandbox import Sandbox
 from cloche.cli import _options
 from cloche.cli._contexts import print_contexts
 from cloche.cli._creating import create_sandbox
-from cloche.cli._failures import SERVICE, line_of, say
+from cloche.cli._failures import each
 from cloche.cli._lifecycle import LifecycleArguments, endings_of, lifecycle_options, now_utc, origin_of, policy_of
 from cloche.cli._print import day_and_time, pairs_of, print_facts, print_json, print_table
 from cloche.cli._snapshots import complete_snapshot
 from cloche.cli._volumes import volume_option
-from cloche.errors import ClocheError
 from cloche.models import Resources
 
 
@@ -167,19 +166,14 @@ def show(ctx: click.Context, sandbox: str, as_json: bool) -> None:
 @click.pass_context
 def remove(ctx: click.Context, sandboxes: tuple[str, ...]) -> int:
     """Delete sandboxes (ids or names) with everything in them."""
-    client, failed = _options.client_of(ctx), False
-    for wanted in sandboxes:
-        try:
-            found = Sandbox.connect(wanted, client=client)
-            found.delete()
-        except ClocheError as error:
-            if len(sandboxes) == 1:
-                raise
-            say(line_of(error))
-            failed = True
-            continue
-        click.echo(f"deleted {found.id}")
-    return SERVICE if failed else 0
+    client = _options.client_of(ctx)
+
+    def delete(wanted: str) -> str:
+        found = Sandbox.connect(wanted, client=client)
+        found.delete()
+        return f"deleted {found.id}"
+
+    return each(sandboxes, delete)
 
 
 def _facts(sandbox: models.Sandbox) -> list[tuple[str, str]]:

@@ -16,10 +16,10 @@ from cloche._sandbox import Sandbox
 from cloche._terminals import Terminal, _where
 from cloche.cli import _options
 from cloche.cli._creating import create_sandbox
-from cloche.cli._failures import SERVICE, line_of, say
+from cloche.cli._failures import each
 from cloche.cli._print import day_and_time, print_json, print_table
 from cloche.cli._terminal_text import plain
-from cloche.errors import ClocheError, NotFound
+from cloche.errors import NotFound
 from cloche.models.browser import BrowserLoginCreate
 from cloche.models.terminals import TerminalExit
 
@@ -136,17 +136,14 @@ def list_terminals(ctx: click.Context, sandbox: str, as_json: bool) -> None:
 @click.pass_context
 def remove(ctx: click.Context, sandbox: str, ids: tuple[str, ...]) -> int:
     """End terminals (ids or names) with everything they started."""
-    place, failed = Sandbox.connect(sandbox, client=_options.client_of(ctx)), False
-    for wanted in ids:
-        try:
-            found = _found(place, wanted)
-            found.delete()
-        except ClocheError as error:
-            say(line_of(error))
-            failed = True
-            continue
-        click.echo(f"deleted {found.id}")
-    return SERVICE if failed else 0
+    place = Sandbox.connect(sandbox, client=_options.client_of(ctx))
+
+    def delete(wanted: str) -> str:
+        found = _found(place, wanted)
+        found.delete()
+        return f"deleted {found.id}"
+
+    return each(ids, delete)
 
 
 @terminals.command()
@@ -182,16 +179,13 @@ def shares(ctx: click.Context, sandbox: str, terminal: str, as_json: bool) -> No
 @click.pass_context
 def unshare(ctx: click.Context, sandbox: str, terminal: str, ids: tuple[str, ...]) -> int:
     """Revoke links for watching TERMINAL (ids as `shares` lists them); who watches by one is cut off."""
-    found, failed = _found(Sandbox.connect(sandbox, client=_options.client_of(ctx)), terminal), False
-    for wanted in ids:
-        try:
-            found.revoke_share(wanted)
-        except ClocheError as error:
-            say(line_of(error))
-            failed = True
-            continue
-        click.echo(f"revoked {wanted}")
-    return SERVICE if failed else 0
+    found = _found(Sandbox.connect(sandbox, client=_options.client_of(ctx)), terminal)
+
+    def revoke(wanted: str) -> str:
+        found.revoke_share(wanted)
+        return f"revoked {wanted}"
+
+    return each(ids, revoke)
 
 
 def _found(place: Sandbox, id_or_name: str) -> Terminal:

@@ -13,7 +13,7 @@ from cloche._client import Client
 from cloche._sandbox import Sandbox
 from cloche.cli import _options
 from cloche.cli._amounts import bytes_of
-from cloche.cli._failures import SERVICE, line_of, say
+from cloche.cli._failures import SERVICE, each, line_of, say
 from cloche.cli._lifecycle import Duration
 from cloche.cli._print import day_and_time, pairs_of, print_facts, print_json, print_table
 from cloche.cli._terminal_text import plain
@@ -169,18 +169,8 @@ def tree(ctx: click.Context, sandbox: str, as_json: bool) -> None:
 @click.pass_context
 def remove(ctx: click.Context, names: tuple[str, ...]) -> int:
     """Delete snapshots. What was made from them stays."""
-    client, failed = _options.client_of(ctx), False
-    for name in names:
-        try:
-            deleted = client.snapshots.delete(name)
-        except ClocheError as error:
-            if len(names) == 1:
-                raise
-            say(line_of(error))
-            failed = True
-            continue
-        click.echo(f"deleted {deleted.id}")
-    return SERVICE if failed else 0
+    client = _options.client_of(ctx)
+    return each(names, lambda name: f"deleted {client.snapshots.delete(name).id}")
 
 
 @snapshots.command()

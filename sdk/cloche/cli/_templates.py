@@ -9,13 +9,11 @@ from typing import cast
 import click
 
 from cloche._answers import built
-from cloche._client import Client
 from cloche._templates import TemplateOptions, reference_of
 from cloche.cli import _options
-from cloche.cli._failures import SERVICE, line_of, say
+from cloche.cli._failures import each
 from cloche.cli._print import day_and_time, print_facts, print_json, print_table
 from cloche.cli._terminal_text import TerminalFilter
-from cloche.errors import ClocheError
 from cloche.models import Template, TemplateCreate
 
 template_argument = click.argument("template", metavar="TEMPLATE")
@@ -158,22 +156,13 @@ def log(ctx: click.Context, template: str, as_json: bool) -> None:
 @click.pass_context
 def remove(ctx: click.Context, names: tuple[str, ...]) -> int:
     """Delete versions (NAME@VERSION), or all of a NAME. Sandboxes made from them stay."""
-    client, failed = _options.client_of(ctx), False
-    for name in names:
-        failed = not _removed(client, name, alone=len(names) == 1) or failed
-    return SERVICE if failed else 0
+    client = _options.client_of(ctx)
 
-
-def _removed(client: Client, name: str, *, alone: bool) -> bool:
-    try:
+    def delete(name: str) -> str:
         client.templates.delete(name)
-    except ClocheError as error:
-        if alone:
-            raise
-        say(line_of(error))
-        return False
-    click.echo(f"deleted {name}")
-    return True
+        return f"deleted {name}"
+
+    return each(names, delete)
 
 
 def _took(template: Template) -> str:

@@ -10,9 +10,8 @@ from cloche import models
 from cloche._sandbox import Sandbox
 from cloche.cli import _options
 from cloche.cli._amounts import bytes_of, duration_of
-from cloche.cli._failures import SERVICE, line_of, say
+from cloche.cli._failures import each
 from cloche.cli._print import day_and_time, pairs_of, print_facts, print_json, print_table
-from cloche.errors import ClocheError
 
 READ_ONLY = ":ro"
 
@@ -114,18 +113,13 @@ def show(ctx: click.Context, volume: str, as_json: bool) -> None:
 @click.pass_context
 def remove(ctx: click.Context, names: tuple[str, ...]) -> int:
     """Delete volumes (names or ids) with everything in them; not while a sandbox has them."""
-    client, failed = _options.client_of(ctx), False
-    for name in names:
-        try:
-            deleted = client.volumes.delete(name)
-        except ClocheError as error:
-            if len(names) == 1:
-                raise
-            say(line_of(error))
-            failed = True
-            continue
-        click.echo(f"deleted {deleted.name} ({deleted.id})")
-    return SERVICE if failed else 0
+    client = _options.client_of(ctx)
+
+    def delete(name: str) -> str:
+        deleted = client.volumes.delete(name)
+        return f"deleted {deleted.name} ({deleted.id})"
+
+    return each(names, delete)
 
 
 @click.command()
