@@ -9,6 +9,7 @@
         console                     the first 64 KiB of what the runtime and PID 1 wrote
         pid                         host pid of the sandbox's first process
         exit                        how it ended, once that is known
+        removing                    from the first moment of its removal on
         saving                      locked by the server that froze it to save it, see `_saving`
     <run_dir>/ids/<slot>            symlink to the id that owns this range of user ids (see `_idmap`)
     <data_dir>/disks/<driver>/<id>.img   the sandbox's disk: an ext4 image, sparse
@@ -49,6 +50,10 @@ class SandboxPaths:
     @property
     def exit(self) -> Path:
         return self.home / "exit"
+
+    @property
+    def removing(self) -> Path:
+        return self.home / "removing"
 
     @property
     def saving(self) -> Path:

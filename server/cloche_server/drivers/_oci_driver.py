@@ -187,6 +187,8 @@ class OciDriver:
         paths = self._layout.of(sandbox_id)
         if (saved := load_exit(paths)) is not None:
             return saved
+        if paths.removing.exists():  # by a server that died meanwhile: killed processes may be seen for a moment
+            return SandboxStatus(RunState.UNKNOWN)
         if self._is_alive(sandbox_id):
             return SandboxStatus(await self._alive_state(sandbox_id))
         if sandbox_id in self._removals or self._pid(sandbox_id) is None:
@@ -364,6 +366,8 @@ class OciDriver:
         if (watch := self._watches.pop(sandbox_id, None)) is not None:
             watch.close()
         paths = self._layout.of(sandbox_id)
+        with suppress(OSError):  # nothing is there, or the disk is full, and a removal is what helps
+            paths.removing.touch()
         await self._remove_cgroup(self._cgroup(sandbox_id))
         _idmap.release_slots(self._layout.id_slots, sandbox_id)
         paths.disk.unlink(missing_ok=True)

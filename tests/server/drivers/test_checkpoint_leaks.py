@@ -111,6 +111,27 @@ def _as_a_new_server(name: str, roots: Path) -> OciDriver:
     return open_drivers(roots / "data", roots / "run")[name]
 
 
+def test_whose_removal_has_begun_does_not_run(
+    driver: OciDriver, roots: Path, source: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed processes are seen for a moment. Taken for a running sandbox, what was saved of it would be thrown away."""
+    dying, later = (_as_a_new_server(driver.name, roots) for _ in range(2))
+    assert asyncio.run(later.inspect(source.id)).state is RunState.RUNNING
+
+    async def die(*_: object) -> None:
+        raise InternalError("killed here")
+
+    monkeypatch.setattr(dying, "_remove_cgroup", die)
+    with pytest.raises(InternalError):
+        asyncio.run(dying.destroy(source.id))
+    assert asyncio.run(later.inspect(source.id)).state is RunState.UNKNOWN
+    assert source.id in asyncio.run(later.list())
+    asyncio.run(later.destroy(source.id))
+    assert traces(source.id, roots / "run", roots / "data") == NOTHING
+    dying.close()
+    later.close()
+
+
 @pytest.mark.parametrize("work", ["save", "suspend"])
 def test_kill_9_of_a_server_that_saves(
     driver: OciDriver, roots: Path, rootfs: Path, source: Sandbox, scratch: Path, work: str

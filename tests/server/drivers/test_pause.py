@@ -72,7 +72,10 @@ def test_a_paused_sandbox_stands_still_and_goes_on_where_it_was(sandbox: Sandbox
         assert state(sandbox) is RunState.RUNNING
         connection.settimeout(10)
         assert b"late" in connection.recv(4096)
-    first, second = beat(sandbox), beat(sandbox)
+    first = second = beat(sandbox)
+    ends = time.monotonic() + 10
+    while second[1] == first[1] and time.monotonic() < ends:
+        second = beat(sandbox)
     assert first[0] == second[0]
     assert first[1] < second[1]
 
