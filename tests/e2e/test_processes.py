@@ -174,9 +174,11 @@ def test_the_end_of_the_sandbox_ends_a_stream_with_an_error(connected: Client, s
     with Sandbox.create(client=connected, driver=sandbox.info.driver) as own:
         process = own.processes.start("echo up; sleep 1000")
         process.wait_for_log("up")
-        threading.Timer(0.5, own.delete).start()
+        end = threading.Timer(0.5, own.delete)
+        end.start()
         with suppress(ClocheError):
             check_that_it_was_killed(process)
+        end.join()
 
 
 def check_that_it_was_killed(process: Process) -> None:

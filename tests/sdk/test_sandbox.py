@@ -233,8 +233,10 @@ def test_a_wait_without_bound_is_made_of_bounded_ones(
 ) -> None:
     monkeypatch.setattr("cloche._run_handle.WAIT_S", 0.02)
     handle = context.start_run("hang")
-    threading.Timer(0.15, handle.interrupt).start()
+    interrupt = threading.Timer(0.15, handle.interrupt)
+    interrupt.start()
     assert handle.wait().status is RunStatus.INTERRUPTED
+    interrupt.join()
     waits = [uri for method, uri in app.log if method == "GET" and "wait_s=0.02" in uri]
     assert len(waits) > 2
 
