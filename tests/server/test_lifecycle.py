@@ -17,7 +17,7 @@ from cloche_server.ids import same_memory
 
 from .conftest import Harness, harness
 from .fake_driver import FakeDriver
-from .fake_guest import echo
+from .fake_guest import echo, http_answer
 
 
 def code_of(response: httpx.Response) -> str:
@@ -225,7 +225,7 @@ async def test_stop_ends_everything_in_the_guest_and_suspend_nothing(cloche: Har
         sandbox_id = await cloche.sandbox()
         guest = cloche.driver.guests[sandbox_id]
         await change(cloche, sandbox_id, what)
-        asked[what] = [target for _, target, _, _ in guest.requests if target != "/v1/health"]
+        asked[what] = [target for _, target, _, _ in guest.requests if target not in ("/v1/health", "/v1/events")]
     assert asked == {"suspend": ["/v1/uplinks/close"], "stop": ["/v1/end-all", "/v1/uplinks/close"]}
 
 
@@ -419,3 +419,55 @@ async def test_what_follows_from_no_state_says_so(cloche: Harness) -> None:
     await cloche.client.delete(f"/v1/sandboxes/{sandbox_id}")
     for what in ("pause", "suspend", "stop", "resume"):
         assert code_of(await cloche.client.post(f"/v1/sandboxes/{sandbox_id}/{what}")) == "gone"
+
+
+def told(cloche: Harness, sandbox_id: str) -> list[dict[str, Any]]:
+    """What the guest was told for the journal of the sandbox."""
+    requests = cloche.driver.guests[sandbox_id].requests
+    return [json.loads(body) for method, target, _, body in requests if (method, target) == ("POST", "/v1/events")]
+
+
+def state_event(state: str, reason: str, failure: object = None) -> dict[str, Any]:
+    return {"type": "sandbox_state", "data": {"state": state, "reason": reason, "failure": failure}}
+
+
+async def test_the_journal_hears_of_a_pause_and_of_its_end(cloche: Harness) -> None:
+    sandbox_id = await cloche.sandbox()
+    await change(cloche, sandbox_id, "pause")
+    assert told(cloche, sandbox_id) == [state_event("paused", "pause")]
+    await change(cloche, sandbox_id, "resume")
+    assert told(cloche, sandbox_id)[1:] == [state_event("running", "resume")]
+
+
+@pytest.mark.parametrize(("what", "during"), [("suspend", "suspending"), ("stop", "stopping")])
+async def test_the_journal_hears_of_a_rest_that_failed(cloche: Harness, what: str, during: str) -> None:
+    sandbox_id = await cloche.sandbox()
+    cloche.driver.checkpoint_error = StorageFull("no space is left")
+    assert code_of(await cloche.client.post(f"/v1/sandboxes/{sandbox_id}/{what}")) == "storage_full"
+    failure = {"code": "storage_full", "message": "no space is left"}
+    assert told(cloche, sandbox_id) == [state_event(during, what), state_event("running", what, failure)]
+
+
+async def test_the_journal_hears_of_a_pause_that_failed(cloche: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(_: str) -> None:
+        raise InternalError("the freezer is broken")
+
+    sandbox_id = await cloche.sandbox()
+    monkeypatch.setattr(cloche.driver, "pause", refuse)
+    await cloche.client.post(f"/v1/sandboxes/{sandbox_id}/pause")
+    failure = {"code": "internal", "message": "the freezer is broken"}
+    assert told(cloche, sandbox_id)[1:] == [state_event("running", "pause", failure)]
+    assert await state_of(cloche, sandbox_id) == "running"
+
+
+async def test_a_guest_that_does_not_take_events_is_paused_all_the_same(cloche: Harness) -> None:
+    async def refuse(*args: Any) -> None:
+        if args[:2] == ("POST", "/v1/events"):
+            args[4].write(http_answer(500, {}))
+        else:
+            await echo(*args)
+
+    sandbox_id = await cloche.sandbox()
+    cloche.driver.guests[sandbox_id].raw = refuse
+    assert (await change(cloche, sandbox_id, "pause"))["state"] == "paused"
+    assert (await change(cloche, sandbox_id, "resume"))["state"] == "running"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -232,6 +233,17 @@ async def test_a_suspend_that_fails_is_tried_again_later_and_later(
         clock.passes(5 * 2 ** (n - 2))
         await until(lambda n=n: len(delays()) == n)  # type: ignore[misc]
     assert delays() == [5, 10, 20]
+    await settled(cloche)
+    events = [
+        json.loads(body) for _, target, _, body in cloche.driver.guests[sandbox_id].requests if target == "/v1/events"
+    ]
+    failed = [event["data"] for event in events if event["type"] == "policy_failed"]
+    assert [(each["action"], each["why"], each["again_in_s"]) for each in failed] == [
+        ("suspend", "idle_timeout", after) for after in (5, 10, 20)
+    ]
+    assert {each["failure"]["code"] for each in failed} == {
+        "storage_full" if isinstance(error, StorageFull) else "snapshot_failed"
+    }
     assert state_of(cloche, sandbox_id) == "running"
     await settled(cloche)
     cloche.driver.checkpoint_error = None

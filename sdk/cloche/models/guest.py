@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, JsonValue, StringConstraints
 
 from cloche.models._base import ContextId, Env, Model, Timestamp
 
@@ -74,6 +74,13 @@ class UplinksClose(Model):
     connections to the host cannot be saved. It dials again from 20 ms later on."""
 
     reason: str = Field(default="", max_length=256, description="for the journal of the sandbox")
+
+
+class Told(Model):
+    """Body of ``POST /v1/events``: what only the server knows of the sandbox' life, for the sandbox' journal."""
+
+    type: Literal["sandbox_state", "policy_failed"]
+    data: dict[str, JsonValue]
 
 
 class Activity(Model):

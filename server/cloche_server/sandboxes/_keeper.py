@@ -17,6 +17,7 @@ from cloche.models import PolicyAction
 from cloche.models.guest import Activity
 from cloche_server.lifecycle.policy import SECOND_US, Act, Ask, Wait, next_step, retry_delay_s
 from cloche_server.relay import GuestCall, call_guest
+from cloche_server.sandboxes._journal_events import tell_policy_failed
 from cloche_server.sandboxes._live import Live
 from cloche_server.sandboxes._registry import Registry
 from cloche_server.state import SandboxRow
@@ -119,7 +120,7 @@ class Keeper:
             except Gone:
                 self._due.pop(sandbox_id, None)
             except Exception as error:
-                self._put_off(sandbox_id, error)
+                await self._tell(sandbox_id, error, self._put_off(sandbox_id, error))
 
     async def _decide(self, sandbox_id: str) -> None:
         row = self._registry.known(sandbox_id)
@@ -156,7 +157,17 @@ class Keeper:
             case PolicyAction.NOTHING:
                 return
 
-    def _put_off(self, sandbox_id: str, error: Exception) -> None:
+    async def _tell(self, sandbox_id: str, error: Exception, again_in_s: float) -> None:
+        """Who watches the sandbox sees it, too. A guest that could not even be asked cannot be told."""
+        live = self._registry.live.get(sandbox_id)
+        if live is None:
+            return
+        step = next_step(live.row, self._registry.clock(), asked=True)
+        if isinstance(step, Act):
+            await tell_policy_failed(live, step.action.value, step.why, error, again_in_s)
+
+    def _put_off(self, sandbox_id: str, error: Exception) -> float:
+        """Returns after how many seconds it is tried again."""
         failures = self._failures.get(sandbox_id, 0) + 1
         self._failures[sandbox_id] = failures
         delay_s = retry_delay_s(failures)
@@ -167,6 +178,7 @@ class Keeper:
             extra={"sandbox_id": sandbox_id, "why": str(error), "again_in_s": delay_s},
             exc_info=None if isinstance(error, ClocheError) else error,
         )
+        return delay_s
 
 
 def _level(error: Exception, failures: int) -> int:

@@ -15,6 +15,7 @@ from cloche_server.drivers import Driver
 from cloche_server.ids import new_epoch
 from cloche_server.lifecycle import Event, next_state
 from cloche_server.sandboxes._changes import Changes
+from cloche_server.sandboxes._journal_events import tell_state
 from cloche_server.sandboxes._registry import Registry
 from cloche_server.sandboxes._saved import Saved
 from cloche_server.sandboxes._saving import Saving, quieten
@@ -58,8 +59,12 @@ class Resting:
         _must_be_able(live.driver, "pause", "pausing", "suspend or stop it")
         await quieten(live.uplink)
         try:
+            await tell_state(live, _S.PAUSED, "pause", held=True)
             await live.driver.pause(sandbox_id)
             return self._registry.happen(sandbox_id, Event.PAUSE)
+        except Exception as error:
+            await tell_state(live, _S.RUNNING, "pause", error, held=True)
+            raise
         finally:
             # Nobody takes a connection of a paused sandbox: calls wake it first. Those that waited here are told so.
             live.uplink.pool.go_on()
@@ -79,14 +84,17 @@ class Resting:
         _must_be_able(live.driver, "file_snapshot", "stopping", "delete it")
         if row.state is _S.PAUSED:  # its guest has to close its connections
             await live.driver.resume(sandbox_id)
-        self._registry.happen(sandbox_id, event)
+        state = self._registry.happen(sandbox_id, event).state
         await asyncio.to_thread(self._registry.saved.remove, sandbox_id)
         try:
+            await tell_state(live, state, reason)
             directory = self._registry.saved.directory(sandbox_id)
             end_all = event is Event.STOP
             saved = await self._saving.save(live, directory, keep_running=False, end_all=end_all, reason=reason)
-        except BaseException:
+        except BaseException as error:
             self._went_on(sandbox_id)
+            if isinstance(error, Exception):
+                await tell_state(live, _S.RUNNING, reason, error)
             raise
         await self._make_durable(sandbox_id)
         row = self._rests(sandbox_id, event, saved)

@@ -17,6 +17,7 @@ from cloche_server.ids import new_uplink_token, next_life, same_memory
 from cloche_server.lifecycle import TRANSIENT, Event, next_state
 from cloche_server.lifecycle.policy import is_over
 from cloche_server.sandboxes._changes import WAIT_S, Changes, retrieve
+from cloche_server.sandboxes._journal_events import tell_state
 from cloche_server.sandboxes._live import Live
 from cloche_server.sandboxes._registry import Registry
 from cloche_server.sandboxes._saved import SavedIdentity
@@ -102,7 +103,9 @@ class Waking:
         live = self._registry.live[sandbox_id]
         await live.driver.resume(sandbox_id)
         self._registry.touch(sandbox_id)
-        return self._registry.happen(sandbox_id, Event.RESUME)
+        row = self._registry.happen(sandbox_id, Event.RESUME)
+        await tell_state(live, row.state, "resume")
+        return row
 
     async def _start_again(self, row: SandboxRow) -> SandboxRow:
         stopped = row.state is _S.STOPPED
