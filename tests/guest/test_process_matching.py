@@ -9,7 +9,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloche_guest.processes._matcher import WINDOW, LogMatcher, Match, TooSlow
@@ -30,7 +30,6 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in pairwise(marks)]
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40), st.text(min_size=1, max_size=10), st.text(max_size=40), st.lists(st.integers(0, 400)))
 def test_a_text_is_found_wherever_it_is_cut(before: str, pattern: str, after: str, places: list[int]) -> None:
     """cloudflare/sandbox-sdk#459: a match that was split over chunks was missed."""
@@ -41,7 +40,6 @@ def test_a_text_is_found_wherever_it_is_cut(before: str, pattern: str, after: st
     assert match.text == pattern
 
 
-@settings(deadline=None)
 @given(
     st.text("ab1 \n", max_size=60), st.sampled_from(["a+b", r"^b.*$", r"(\d)a", "b\\s+1"]), st.lists(st.integers(0, 99))
 )
@@ -55,7 +53,6 @@ def test_an_expression_is_found_if_and_only_if_it_is_in_the_whole(text: str, pat
         assert match is not None or matcher.feed("stdout", b"") is not None
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=100), st.lists(st.integers(0, 100)))
 def test_any_bytes_may_be_cut_anywhere(data: bytes, places: list[int]) -> None:
     assert feed(LogMatcher("\0never\0", regex=False, streams=BOTH), cut(data, places)) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloche.journal import Gap, Journal, split_bytes
@@ -47,7 +47,6 @@ def test_decisions(facts: Facts, now: float, decision: Decision) -> None:
 TIMES = st.floats(min_value=0, max_value=1000)
 
 
-@settings(deadline=None)
 @given(
     st.builds(
         Facts,
@@ -121,7 +120,6 @@ def test_judgement(mode: str, outcomes: str, verdict: Verdict) -> None:
     assert judge(mode, [names[letter] for letter in outcomes]) is verdict  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=400), st.integers(2, 100))
 def test_a_capped_output_adds_up(data: bytes, cap: int) -> None:
     shown = capped(data, b"", len(data), cap)
@@ -133,7 +131,6 @@ def test_a_capped_output_adds_up(data: bytes, cap: int) -> None:
     assert (shown.omitted_bytes == 0) == (len(data) <= cap)
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(exclude_characters="\0"), max_size=300), st.integers(8, 60))
 def test_text_that_is_cut_stays_text(text: str, cap: int) -> None:
     data = text.encode("utf-8", "replace")
@@ -142,7 +139,6 @@ def test_text_that_is_cut_stays_text(text: str, cap: int) -> None:
     assert shown.tail.base64 is None
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.binary(min_size=1, max_size=50)), max_size=60),
     st.integers(2, 300),
@@ -165,7 +161,6 @@ def test_an_exec_shows_heads_and_tails_of_what_the_journal_kept(chunks: list[tup
             assert head == whole[kind]
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_bytes_in_json_are_exact(data: bytes) -> None:
     assert Data.model_validate_json(Data.of(data).model_dump_json()).to_bytes() == data

@@ -188,7 +188,7 @@ def expected(journal: Journal) -> list[tuple[str, str]]:
 CONFIG = Config("http://127.0.0.1:1", "k", is_loopback=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(TEXTS, max_size=12), st.lists(CUT, max_size=8), st.integers(min_value=3, max_value=20))
 def test_no_cut_repeats_or_loses_an_event(texts: list[str], cuts: list[tuple[str, int, int]], max_records: int) -> None:
     journal = journal_of(texts, max_records)
@@ -201,7 +201,7 @@ def test_no_cut_repeats_or_loses_an_event(texts: list[str], cuts: list[tuple[str
     link.close()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(TEXTS, max_size=12), st.lists(CUT, max_size=8))
 def test_no_cut_repeats_or_loses_an_event_async(texts: list[str], cuts: list[tuple[str, int, int]]) -> None:
     journal = journal_of(texts, 100)

@@ -28,8 +28,9 @@ CHECKPOINT_FILE = "checkpoint.json"
 @dataclass
 class FakeDriver:
     """``start_error`` is raised by every start, ``checkpoint_error`` by every checkpoint; ``no_guest`` starts sandboxes
-    that never dial. A checkpoint is one small file with the guest's hello, and whether it has memory follows from the
-    capabilities; a start from it with memory says that hello again, as a restored guest does."""
+    that never dial, which a start notices after ``hello_bound_s``. A checkpoint is one small file with the guest's hello,
+    and whether it has memory follows from the capabilities; a start from it with memory says that hello again, as a
+    restored guest does."""
 
     name: str = "runc"
     isolation: str = "none, a fake"
@@ -41,6 +42,7 @@ class FakeDriver:
     paused: set[str] = field(default_factory=set)
     disk_bytes: int = 0
     no_guest: bool = False
+    hello_bound_s: float = 30
     raw: Raw | None = None
     guests: dict[str, FakeGuest] = field(default_factory=dict)
     specs: dict[str, SandboxSpec] = field(default_factory=dict)
@@ -59,7 +61,7 @@ class FakeDriver:
         self.take_over(spec, saved)
         if probe is not None:
             try:
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(self.hello_bound_s):
                     await probe()
             except TimeoutError as error:
                 raise SandboxStartFailed("no hello", details={"output": ""}) from error

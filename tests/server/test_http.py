@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -31,16 +32,14 @@ def error_of(response: httpx.Response) -> ErrorBody:
 
 
 async def raw(cloche: Harness, data: bytes) -> bytes:
-    """Everything the server says to ``data`` until it hangs up or is silent for a second."""
+    """Everything the server says to ``data`` until it hangs up."""
     reader, writer = await asyncio.open_connection("127.0.0.1", cloche.server.port)
     writer.write(data)
     answer = b""
-    try:
-        async with asyncio.timeout(1):
+    with suppress(ConnectionError):
+        async with asyncio.timeout(30):
             while part := await reader.read(65536):
                 answer += part
-    except (TimeoutError, ConnectionError):
-        pass
     writer.close()
     return answer
 
@@ -183,7 +182,7 @@ async def test_slow_clients_are_hung_up_on(short_dir: Path, monkeypatch: pytest.
     async with harness(short_dir) as cloche:
         reader, writer = await asyncio.open_connection("127.0.0.1", cloche.server.port)
         writer.write(data)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             assert await reader.read() == b""
         writer.close()
 
@@ -195,7 +194,7 @@ async def test_a_slow_body_is_bounded(short_dir: Path, monkeypatch: pytest.Monke
         key = str(cloche.client.headers["Authorization"])
         head = f"POST /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nAuthorization: {key}\r\nContent-Length: 9\r\n\r\n"
         writer.write(head.encode() + b"{")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             assert await reader.read() == b""
         writer.close()
 

@@ -163,11 +163,11 @@ async def test_a_wake_that_fails_is_typed_and_keeps_what_was_saved(cloche: Harne
 async def test_a_guest_that_does_not_come_back_is_a_wake_that_fails(cloche: Harness) -> None:
     sandbox_id = await cloche.sandbox()
     await change(cloche, sandbox_id, "suspend")
-    cloche.driver.no_guest = True
+    cloche.driver.no_guest, cloche.driver.hello_bound_s = True, 0.1
     assert code_of(await work(cloche, sandbox_id)) == "sandbox_start_failed"
     assert await state_of(cloche, sandbox_id) == "suspended"
     assert cloche.driver.specs == {}
-    cloche.driver.no_guest = False
+    cloche.driver.no_guest, cloche.driver.hello_bound_s = False, 30
     assert (await work(cloche, sandbox_id)).status_code == 200
 
 

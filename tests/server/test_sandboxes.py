@@ -92,7 +92,7 @@ async def test_a_driver_that_breaks_is_a_failed_start(cloche: Harness) -> None:
 
 
 async def test_a_guest_that_never_says_hello_is_a_failed_start(cloche: Harness) -> None:
-    cloche.driver.no_guest = True
+    cloche.driver.no_guest, cloche.driver.hello_bound_s = True, 0.1
     assert code_of(await cloche.client.post("/v1/sandboxes", json={})) == "sandbox_start_failed"
     assert len(cloche.driver.destroyed) == 1
     nothing_left(cloche)
@@ -161,7 +161,7 @@ async def test_a_delete_that_hangs_is_bounded_and_can_be_repeated(
 async def test_a_delete_ends_a_create_under_way(cloche: Harness) -> None:
     cloche.driver.no_guest = True
     making = asyncio.create_task(cloche.client.post("/v1/sandboxes", json={"name": "box"}))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         while not cloche.driver.specs:
             await asyncio.sleep(0.005)
     [sandbox_id] = cloche.driver.specs
@@ -249,7 +249,7 @@ async def test_a_bad_idempotency_key_is_refused(cloche: Harness, key: str) -> No
 async def test_a_client_that_goes_away_during_a_create_finds_its_sandbox_by_the_key(cloche: Harness) -> None:
     headers = {"Idempotency-Key": "k"}
     making = asyncio.create_task(cloche.client.post("/v1/sandboxes", json={}, headers=headers))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         while not cloche.driver.specs:
             await asyncio.sleep(0.001)
     making.cancel()
@@ -290,7 +290,7 @@ async def test_a_sandbox_that_ends_says_why(
 ) -> None:
     sandbox_id = await cloche.sandbox(name="box")
     cloche.driver.end(sandbox_id, status)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         while sandbox_id not in cloche.driver.destroyed:
             await asyncio.sleep(0.005)
     got = Sandbox.model_validate_json((await cloche.client.get(f"/v1/sandboxes/{sandbox_id}")).content)

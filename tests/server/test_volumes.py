@@ -101,7 +101,7 @@ async def service(place: Place) -> AsyncIterator[VolumeService]:
     await made.close()
 
 
-async def until(true: Callable[[], bool], bound_s: float = 10) -> None:
+async def until(true: Callable[[], bool], bound_s: float = 30) -> None:
     async with asyncio.timeout(bound_s):
         while not true():
             await asyncio.sleep(0.02)

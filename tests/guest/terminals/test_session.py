@@ -411,7 +411,7 @@ class Network:
         self.received += self.output[len(self.received) : end]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(st.sampled_from("ooomtc"), st.binary(min_size=1, max_size=900), st.integers(0, 9))))
 def test_no_byte_is_lost_or_doubled_whatever_the_network_does(steps: list[tuple[str, bytes, int]]) -> None:
     network = Network(budget=64 * 1024)

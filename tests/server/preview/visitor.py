@@ -136,16 +136,11 @@ class Stage:
             writer.close()
 
     async def raw(self, data: bytes) -> bytes:
-        """Everything that comes back until the server hangs up or has been silent for a moment."""
+        """Everything that comes back until the server hangs up."""
         async with self.connection() as (reader, writer):
             writer.write(data)
-            said = b""
-            try:
-                while part := await asyncio.wait_for(reader.read(65_536), 1.0):
-                    said += part
-            except TimeoutError:
-                pass
-            return said
+            async with asyncio.timeout(30):
+                return await reader.read()
 
     async def request(
         self, method: str, target: str, *headers: str, body: bytes = b"", host: str | None = None
@@ -154,7 +149,7 @@ class Stage:
         lines = [f"{method} {target} HTTP/1.1", f"Host: {host or self.host}", *length, *headers, "", ""]
         async with self.connection() as (reader, writer):
             writer.write("\r\n".join(lines).encode("latin-1") + body)
-            return await asyncio.wait_for(read_answer(reader, method), 10)
+            return await asyncio.wait_for(read_answer(reader, method), 30)
 
     async def get(self, target: str, *headers: str) -> Answer:
         return await self.request("GET", target, *headers)
