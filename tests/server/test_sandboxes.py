@@ -283,6 +283,10 @@ async def test_limits_are_typed_and_for_each_owner(short_dir: Path) -> None:
         (SandboxStatus(RunState.EXITED, ExitReason.SIGNAL, signal=11), ("signal", None, "SIGSEGV")),
         (SandboxStatus(RunState.EXITED, ExitReason.EXIT, exit_code=3), ("exit", 3, None)),
         (SandboxStatus(RunState.UNKNOWN, ExitReason.LOST), ("lost", None, None)),
+        (SandboxStatus(RunState.EXITED, ExitReason.SIGNAL, signal=9, helper="proxy"), ("signal", None, "SIGKILL")),
+        (SandboxStatus(RunState.EXITED, ExitReason.OUT_OF_MEMORY, helper="proxy"), ("out_of_memory", None, None)),
+        (SandboxStatus(RunState.EXITED, ExitReason.EXIT, exit_code=2, helper="proxy"), ("exit", 2, None)),
+        (SandboxStatus(RunState.EXITED, ExitReason.LOST, helper="proxy"), ("lost", None, None)),
     ],
 )
 async def test_a_sandbox_that_ends_says_why(
@@ -297,6 +301,7 @@ async def test_a_sandbox_that_ends_says_why(
     assert got.state == "failed"
     assert got.failure is not None
     assert (got.failure.reason, got.failure.exit_code, got.failure.signal) == failure
+    assert ("the proxy of" in got.failure.message) == bool(status.helper and failure[0] != "out_of_memory")
     call = await cloche.client.get(f"/v1/sandboxes/{sandbox_id}/contexts")
     assert code_of(call) == "sandbox_not_running"
     assert call.json()["details"]["state"] == "failed"

@@ -17,6 +17,7 @@ from cloche_server.drivers._base import (
     check_sandbox_id,
     check_target,
 )
+from cloche_server.drivers._checkpoint import make_durable
 from cloche_server.drivers._oci_driver import OciDriver
 from cloche_server.drivers._select import doctor, open_drivers, pick_driver, report, try_drivers
 
@@ -38,6 +39,7 @@ __all__ = [
     "check_sandbox_id",
     "check_target",
     "doctor",
+    "make_durable",
     "open_drivers",
     "pick_driver",
     "report",

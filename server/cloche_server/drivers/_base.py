@@ -157,6 +157,7 @@ class SandboxStatus:
     """``exit_code`` only with reason EXIT, ``signal`` (a number) only with SIGNAL or OUT_OF_MEMORY; never invented.
 
     ``output`` is the end of what the sandbox's first process and the runtime wrote, for people; only when exited.
+    ``helper`` names the runtime's process that ended and took the sandbox with it; empty: it was its first process.
     """
 
     state: RunState
@@ -164,6 +165,7 @@ class SandboxStatus:
     exit_code: int | None = None
     signal: int | None = None
     output: str = ""
+    helper: str = ""
 
     @property
     def is_alive(self) -> bool:
@@ -241,9 +243,10 @@ class Driver(Protocol):
         """Write its files, and its memory where the driver can ("memory_snapshot"), of one instant into ``directory``.
 
         ``directory`` must not exist; it is made with mode 0700. The sandbox may be paused, and is as before afterwards;
-        with ``keep_running=False`` nothing of it is left but the directory, as after `destroy`. On any failure the
-        directory is gone and the sandbox as it was: `StorageFull`, `SandboxNotRunning`, `InternalError` with the
-        runtime's words (a runtime that saves memory refuses while host connections are open: close the uplinks).
+        with ``keep_running=False`` nothing of it is left but the directory, as after `destroy`, and the directory has
+        its name once all of it is on the host's disk (``<name>.tmp`` before). On any failure the directory is gone and
+        the sandbox as it was: `StorageFull`, `SandboxNotRunning`, `InternalError` with the runtime's words (a runtime
+        that saves memory refuses while host connections are open: close the uplinks).
         Bounded by 60 s and 30 s for each GiB of memory or files.
         """
 

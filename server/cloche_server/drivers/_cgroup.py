@@ -20,6 +20,7 @@ from cloche_server.drivers._base import Usage
 from cloche_server.drivers._cgroup_files import (
     CPU_FILE,
     MEMORY_FILE,
+    MEMORY_LIMIT_FILE,
     MEMORY_PEAK_FILE,
     OOM_FILE,
     CgroupLayout,
@@ -103,6 +104,11 @@ class Cgroup:
         finally:
             self.settle_memory(normal_bytes)
 
+    def has_extra_memory(self, normal_bytes: int) -> bool:
+        """True while `extra_memory` is in effect, or for ever, when its server died."""
+        limit = self._value(Controller.MEMORY, MEMORY_LIMIT_FILE).strip()
+        return limit.isdigit() and int(limit) == normal_bytes + WORK_BYTES
+
     def settle_memory(self, normal_bytes: int) -> None:
         """Down to the normal limit, or as far as nobody is killed for it: a runtime gives memory back in minutes."""
         used, stat = self._value(Controller.MEMORY, MEMORY_FILE), self._directory_of_memory() / "memory.stat"
@@ -135,12 +141,15 @@ class Cgroup:
         return self._layout.freezer.is_wanted(_read(self._freezer / self._layout.freezer.file))
 
     async def freeze(self) -> None:
-        """Returns when every process stands still. `TimeoutError` when one does not: all go on then."""
+        """Returns when every process stands still. `TimeoutError` when one does not: all go on then. `FileNotFoundError`
+        when there is nothing to freeze, also any more: who removes a sandbox thaws it, and then takes the cgroup away."""
         freezer = self._layout.freezer
         try:
             async with asyncio.timeout(FREEZE_BOUND_S):
                 (self._freezer / freezer.file).write_text(freezer.word(frozen=True))
-                while not freezer.is_done(_read(self._freezer / freezer.done_file)):  # noqa: ASYNC110
+                while not freezer.is_done(_read(self._freezer / freezer.done_file)):
+                    if not self.is_frozen():
+                        raise FileNotFoundError(errno.ENOENT, "removed while it was frozen", str(self._freezer))
                     await asyncio.sleep(0.001)
         except BaseException:
             self.thaw()

@@ -196,6 +196,7 @@ def counted_in(text: str, key: str) -> int:
 OOM_FILE: Final = {1: "memory.oom_control", 2: "memory.events"}
 """Both have a line ``oom_kill <count>`` (v1 since Linux 4.13)."""
 
+MEMORY_LIMIT_FILE: Final = {1: "memory.limit_in_bytes", 2: "memory.max"}
 MEMORY_FILE: Final = {1: "memory.usage_in_bytes", 2: "memory.current"}
 MEMORY_PEAK_FILE: Final = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 """``memory.peak`` exists since Linux 5.19."""

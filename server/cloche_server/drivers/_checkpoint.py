@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,9 @@ from cloche_server.drivers._cgroup_files import MEBIBYTE
 from cloche_server.drivers._launch_orders import launcher_environment
 
 RECORD: Final = "checkpoint.json"
+UNFINISHED: Final = ".tmp"
+"""Behind the name of a directory that is not whole yet."""
+
 DISK: Final = "disk.img"
 """The sandbox's disk, where the driver saves files only."""
 
@@ -46,17 +50,25 @@ _TIED_TO_US: Final = ("/usr/bin/setpriv", "--pdeathsig", "KILL", "--")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """``volumes`` are the places of its volumes: memory refers to them."""
+    """``volumes`` are the places of its volumes: memory refers to them. ``sizes``: of every other file, in bytes. It is
+    written last, so where it is, and agrees with them, the checkpoint is whole."""
 
     driver: str
     memory: bool
     disk_mb: int
     volumes: list[str]
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 def bound_s(size_bytes: int) -> float:
     """How long saving so much may take."""
     return BOUND_S + BOUND_PER_GIB_S * size_bytes / (1024 * MEBIBYTE)
+
+
+def check_absent(directory: Path) -> None:
+    """`InvalidRequest` when it is there: a rename would take the place of an empty one."""
+    if directory.exists():
+        raise InvalidRequest(f"a checkpoint cannot be made at {directory}: {os.strerror(errno.EEXIST)}")
 
 
 @contextmanager
@@ -128,11 +140,32 @@ def write_record(directory: Path, record: Record) -> None:
 
 
 def read_record(directory: Path) -> Record:
-    """`InvalidRequest` when no checkpoint is there."""
+    """`InvalidRequest` when no checkpoint is there, or not all of it."""
     try:
-        return Record(**json.loads((directory / RECORD).read_text()))
+        record = Record(**json.loads((directory / RECORD).read_text()))
+        found = sizes_in(directory)
     except (OSError, ValueError, TypeError) as error:
         raise InvalidRequest(f"no checkpoint at {directory}: {error}") from error
+    for name, size in record.sizes.items():
+        if found.get(name) != size:
+            there = f"has {found[name]} of {size} bytes" if name in found else "is missing"
+            raise InvalidRequest(f"the checkpoint at {directory} is not whole: {name} {there}")
+    return record
+
+
+def sizes_in(directory: Path) -> dict[str, int]:
+    """Of all files but the record."""
+    return {file.name: file.stat().st_size for file in sorted(directory.iterdir()) if file.name != RECORD}
+
+
+def make_durable(directory: Path) -> None:
+    """Blocks until no power failure can take anything of its files. Its own name is another directory's."""
+    for path in (*directory.iterdir(), directory):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def names_and_size(directory: Path) -> tuple[tuple[str, ...], int]:

@@ -8,30 +8,41 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import asdict
 
 from cloche_server.drivers._base import ExitReason, RunState, SandboxStatus
 from cloche_server.drivers._layout import SandboxPaths
 
 
-def status_of(wait_status: int | None, oom_kills: int, output: str) -> SandboxStatus:
-    """``wait_status`` as `os.wait` gives it, None when nobody saw it.
+def status_of(wait_status: int | None, oom_kills: int, output: str, helper: str = "") -> SandboxStatus:
+    """``wait_status`` as `os.wait` gives it, None when nobody saw it; of the runtime's ``helper`` when one is named.
 
     A runtime that dies of its guest's memory may exit with 128 + 9 instead of by signal: with a kill counted, that is
     out of memory, too. A sandbox that exits in order after some process inside was killed is not.
     """
+    reason, exit_code, number = _judge(wait_status, oom_kills)
+    return SandboxStatus(RunState.EXITED, reason, exit_code, number, output, helper)
+
+
+def _judge(wait_status: int | None, oom_kills: int) -> tuple[ExitReason, int | None, int | None]:
+    """The reason, the exit code, the number of the signal."""
     if wait_status is None:
-        reason = ExitReason.OUT_OF_MEMORY if oom_kills else ExitReason.LOST
-        return SandboxStatus(RunState.EXITED, reason, output=output)
+        return (ExitReason.OUT_OF_MEMORY if oom_kills else ExitReason.LOST), None, None
     code = os.waitstatus_to_exitcode(wait_status)
     if oom_kills and code in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        return SandboxStatus(RunState.EXITED, ExitReason.OUT_OF_MEMORY, signal=signal.SIGKILL, output=output)
+        return ExitReason.OUT_OF_MEMORY, None, signal.SIGKILL
     if code < 0:
-        return SandboxStatus(RunState.EXITED, ExitReason.SIGNAL, signal=-code, output=output)
-    return SandboxStatus(RunState.EXITED, ExitReason.EXIT, exit_code=code, output=output)
+        return ExitReason.SIGNAL, None, -code
+    return ExitReason.EXIT, code, None
 
 
 def explain(status: SandboxStatus) -> str:
-    """A few words for people: ``exit 1``, ``signal SIGSEGV``, ``out_of_memory``, ``unknown``."""
+    """A few words for people: ``exit 1``, ``signal SIGSEGV``, ``out_of_memory``, ``unknown``, and of what, when it was a
+    helper of the runtime."""
+    return f"{_explain(status)} of its runtime's {status.helper}" if status.helper else _explain(status)
+
+
+def _explain(status: SandboxStatus) -> str:
     if status.reason is ExitReason.EXIT:
         return f"exit {status.exit_code}"
     if status.reason is ExitReason.SIGNAL and status.signal is not None:
@@ -41,7 +52,7 @@ def explain(status: SandboxStatus) -> str:
 
 def save_exit(paths: SandboxPaths, status: SandboxStatus) -> None:
     """Whole or not at all; nothing when the sandbox is being removed."""
-    value = {"reason": status.reason, "exit_code": status.exit_code, "signal": status.signal, "output": status.output}
+    value = asdict(status)
     partial = paths.exit.with_suffix(".part")
     try:
         partial.write_text(json.dumps(value))
@@ -56,5 +67,4 @@ def load_exit(paths: SandboxPaths) -> SandboxStatus | None:
         value = json.loads(paths.exit.read_text())
     except FileNotFoundError:
         return None
-    reason = ExitReason(value["reason"])
-    return SandboxStatus(RunState.EXITED, reason, value["exit_code"], value["signal"], value["output"])
+    return SandboxStatus(**value | {"state": RunState.EXITED, "reason": ExitReason(value["reason"])})

@@ -81,6 +81,13 @@ class Runtime(Protocol):
     def has_read_limit(self, command_line: bytes) -> bool:
         """True for a process of the sandbox that can only be there once the runtime has read the memory limit."""
 
+    @property
+    def helper(self) -> str:
+        """What to call the process of the runtime that a sandbox cannot do without, beside its first one; empty: none."""
+
+    def is_helper(self, command_line: bytes, paths: SandboxPaths) -> bool:
+        """True for the helper of the sandbox with these paths, and for no other process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gvisor:
@@ -93,6 +100,7 @@ class Gvisor:
     capabilities: frozenset[str] = FILES | {"memory_snapshot"}
     shares_kernel: bool = False
     timer_slack_ns: int | None = GVISOR_TIMER_SLACK_NS
+    helper: str = "file proxy"
     how_to_get: str = f"run `make runsc` (installs Debian 13's runsc at {PINNED_RUNSC}), or set CLOCHE_RUNSC"
 
     def find(self) -> Path | None:
@@ -118,7 +126,7 @@ class Gvisor:
 
     def isolation_for(self, spec: SandboxSpec, stage: Stage, first_id: int | None, cgroup_path: str) -> Isolation:
         return Isolation(
-            stage.root if spec.volumes else stage.lower,
+            stage.root,
             None,
             seccomp=None,
             cgroup_path=cgroup_path,
@@ -136,6 +144,9 @@ class Gvisor:
 
     def has_read_limit(self, command_line: bytes) -> bool:
         return b"\0--total-memory" in command_line
+
+    def is_helper(self, command_line: bytes, paths: SandboxPaths) -> bool:
+        return command_line.startswith(b"runsc-gofer\0") and f"\0--root={paths.runtime}\0".encode() in command_line
 
 
 GVISOR_BASE_PIDS: Final = 256
@@ -159,6 +170,7 @@ class Runc:
     capabilities: frozenset[str] = FILES
     shares_kernel: bool = True
     timer_slack_ns: int | None = None
+    helper: str = ""
     how_to_get: str = "apt-get install runc"
 
     def find(self) -> Path | None:
@@ -184,6 +196,9 @@ class Runc:
     def has_read_limit(self, command_line: bytes) -> bool:
         """It tells nobody."""
         return True
+
+    def is_helper(self, command_line: bytes, paths: SandboxPaths) -> bool:
+        return False
 
 
 def _detached(command: str, paths: SandboxPaths) -> Sequence[str]:

@@ -57,14 +57,14 @@ async def save_disk(paths: SandboxPaths, cgroup: Cgroup, pid: int, directory: Pa
     copy = ("/bin/cp", "--sparse=always", "--reflink=auto", str(paths.disk), str(directory / DISK))
     await asyncio.to_thread(sync_file_system, root)
     begun = time.monotonic()
-    async with _standing_still(paths, cgroup, go_on=go_on):
+    async with standing_still(paths, cgroup, go_on=go_on):
         await asyncio.to_thread(sync_file_system, root)
         await run_bounded(copy, "copying the disk", bound_s(allocated_bytes(paths.disk)))
     return time.monotonic() - begun
 
 
 @asynccontextmanager
-async def _standing_still(paths: SandboxPaths, cgroup: Cgroup, *, go_on: bool) -> AsyncIterator[None]:
+async def standing_still(paths: SandboxPaths, cgroup: Cgroup, *, go_on: bool) -> AsyncIterator[None]:
     """Frozen in the body. Afterwards as before, but without ``go_on`` it stays frozen when all went well."""
     if cgroup.is_frozen():
         yield

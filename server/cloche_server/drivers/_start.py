@@ -80,13 +80,13 @@ def runtime_bound_s(spec: SandboxSpec) -> float:
 async def _raise_in_time(runtime: Runtime, cgroup: Cgroup, memory_bytes: int) -> None:
     """A runtime tells its guest the limit it finds when it starts, so the allowance for itself comes later. But a guest
     that filled its memory before it was saved needs the allowance while it is restored."""
-    while not any(runtime.has_read_limit(_command_line(pid)) for pid in cgroup.pids()):  # noqa: ASYNC110
+    while not any(runtime.has_read_limit(command_line(pid)) for pid in cgroup.pids()):  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     with suppress(OSError):  # it was destroyed meanwhile
         cgroup.raise_memory(memory_bytes)
 
 
-def _command_line(pid: int) -> bytes:
+def command_line(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

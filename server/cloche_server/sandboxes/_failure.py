@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Literal
 
 from cloche.models import Failure
 from cloche_server.drivers import ExitReason, SandboxStatus
@@ -10,6 +11,8 @@ from cloche_server.drivers import ExitReason, SandboxStatus
 
 def failure_of(status: SandboxStatus) -> Failure:
     """Nothing is invented: without a known reason it is ``lost``."""
+    if status.helper and status.reason is not ExitReason.OUT_OF_MEMORY:
+        return _failure_of_helper(status)
     match status.reason:
         case ExitReason.OUT_OF_MEMORY:
             return Failure(
@@ -25,6 +28,15 @@ def failure_of(status: SandboxStatus) -> Failure:
             return Failure(reason="exit", message=f"the sandbox' first process exited with {code}", exit_code=code)
         case _:
             return Failure(reason="lost", message="the sandbox is gone, and nothing recorded how it ended")
+
+
+def _failure_of_helper(status: SandboxStatus) -> Failure:
+    """The sandbox may have gone on for a while, but nothing of the host could be opened for it any more."""
+    code, name = status.exit_code, _signal_name(status.signal)
+    end = "was killed" if name else "is gone" if code is None else f"exited with {code}"
+    reason: Literal["signal", "exit", "lost"] = "signal" if name else "lost" if code is None else "exit"
+    message = f"the {status.helper} of the sandbox' runtime {end}, and a sandbox cannot run without it"
+    return Failure(reason=reason, message=message, exit_code=code, signal=name)
 
 
 def _signal_name(number: int | None) -> str | None:

@@ -2,17 +2,22 @@
 
 ``<data dir>/suspended/<sandbox id>``: as the driver's `checkpoint` wrote it. It is there from the moment something is saved
 until a guest that came out of it has answered; so in every state between there is either a process or this directory.
+What has this name is whole: it is written and removed under others, which are no sandbox' and go at the next start.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from cloche_server.drivers import Checkpoint
+from cloche_server.drivers import Checkpoint, make_durable
+
+GONE: Final = ".gone"
+"""Behind the name of what is being removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +67,18 @@ class SavedStates:
         return [path.name for path in self.root.iterdir()]
 
     def make_durable(self, sandbox_id: str) -> None:
-        """Blocks until a power failure can no longer lose it."""
-        directory = self.directory(sandbox_id)
-        for path in (*directory.iterdir(), directory, self.root):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        """Blocks until a power failure can no longer lose it, nor its name."""
+        make_durable(self.directory(sandbox_id))
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def remove(self, sandbox_id: str) -> None:
-        """Blocks. Idempotent."""
-        shutil.rmtree(self.directory(sandbox_id), ignore_errors=True)
+        """Blocks. Idempotent. By way of a rename, so that what is half removed never looks whole."""
+        doomed = self.directory(sandbox_id + GONE)
+        shutil.rmtree(doomed, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            self.directory(sandbox_id).rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)

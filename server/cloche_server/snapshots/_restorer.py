@@ -96,11 +96,13 @@ class Restorer:
         shutil.rmtree(aside, ignore_errors=True)
         with storage_errors():
             link_files(directory, aside)
+            self._sandboxes.saved.make_durable(aside.name)
 
     def _place(self, sandbox_id: str) -> None:
         if self._aside(sandbox_id).is_dir():
             self._sandboxes.saved.remove(sandbox_id)
             self._aside(sandbox_id).rename(self._sandboxes.saved.directory(sandbox_id))
+            self._sandboxes.saved.make_durable(sandbox_id)
 
     def _keep(self, sandbox_id: str, snapshot: SnapshotRow) -> None:
         """Nothing waits here: this may run while a delete has cancelled everything."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -15,6 +17,8 @@ import pytest
 
 from cloche.errors import InternalError, InvalidRequest, SandboxNotRunning, SandboxStartFailed, StorageFull
 from cloche_server.drivers import Checkpoint, OciDriver, RunState, open_drivers
+from cloche_server.drivers._cgroup import FREEZE_BOUND_S
+from cloche_server.drivers._checkpoint import read_record
 
 from .harness import NOTHING, Limits, Sandbox, Uplink, make_spec, new_id, running, traces
 
@@ -234,12 +238,62 @@ def test_a_damaged_checkpoint_is_a_failed_start_that_leaves_nothing(
 ) -> None:
     save(source, scratch / "saved")
     for file in (scratch / "saved").glob("*.img"):
+        size = file.stat().st_size
         file.write_bytes(b"x" * 5000)
+        os.truncate(file, size)
     spec = make_spec(new_id(), rootfs, source.uplink.directory, checkpoint=scratch / "saved")
     with pytest.raises(SandboxStartFailed) as caught:
         asyncio.run(source.driver.start(spec))
     assert caught.value.details["output"]
     assert traces(spec.sandbox_id, roots) == NOTHING
+
+
+def test_a_checkpoint_that_is_not_whole_is_refused_before_anything_starts(
+    source: Sandbox, roots: Path, rootfs: Path, scratch: Path
+) -> None:
+    """Each of its files cut short, or gone; the copy that is whole starts."""
+    save(source, scratch / "saved")
+    names = sorted(file.name for file in (scratch / "saved").iterdir())
+    spec = make_spec(new_id(), rootfs, source.uplink.directory, checkpoint=scratch / "half")
+    for name, cut in ((name, cut) for name in names for cut in (True, False)):
+        shutil.copytree(scratch / "saved", scratch / "half")
+        if cut:
+            os.truncate(scratch / "half" / name, (scratch / "half" / name).stat().st_size - 1)
+        else:
+            (scratch / "half" / name).unlink()
+        with pytest.raises(InvalidRequest, match=r"not whole|no checkpoint"):
+            asyncio.run(source.driver.start(spec))
+        assert traces(spec.sandbox_id, roots) == NOTHING
+        shutil.rmtree(scratch / "half")
+    shutil.copytree(scratch / "saved", scratch / "half")
+    with restored(source, rootfs, scratch / "copy", scratch / "half") as copy:
+        assert copy.check("print('alive')") == "alive"
+
+
+@pytest.mark.parametrize("step", ["_save_by_kind", "_record", "make_durable", "_remove_saved"])
+def test_what_ends_for_good_has_its_name_only_when_it_is_whole(
+    source: Sandbox, roots: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A failure at each step: before the name there is no directory and the source goes on, and is saved the next time."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "the disk fails here")
+
+    place = "cloche_server.drivers._oci_driver"
+    monkeypatch.setattr(f"{place}.{step}" if step == "make_durable" else f"{place}.OciDriver.{step}", fail)
+    sandbox_id, driver = source.id, source.driver
+    with pytest.raises((InternalError, OSError), match="the disk fails here"):
+        save(source, scratch / "saved", keep_running=False)
+    named = (scratch / "saved").exists()
+    assert named == (step == "_remove_saved")
+    assert not (scratch / "saved.tmp").exists()
+    monkeypatch.undo()
+    if not named:
+        assert source.check("print('alive')") == "alive"
+        assert asyncio.run(driver.inspect(sandbox_id)).state is RunState.RUNNING
+        save(source, scratch / "saved", keep_running=False)
+        assert traces(sandbox_id, roots) == NOTHING
+    read_record(scratch / "saved")
 
 
 def test_a_runtime_that_hangs_is_bounded(
@@ -267,10 +321,12 @@ def test_destroy_while_it_is_saved(driver: OciDriver, roots: Path, rootfs: Path,
         await driver.start(spec)
         saving = asyncio.create_task(driver.checkpoint(spec.sandbox_id, scratch / "saved", keep_running=True))
         await asyncio.sleep(delay_s)
+        begun = time.monotonic()
         await driver.destroy(spec.sandbox_id)
         with suppress(SandboxNotRunning):
             await saving
             shutil.rmtree(scratch / "saved")
+        assert time.monotonic() - begun < FREEZE_BOUND_S, "a cgroup that was removed was waited for to stand still"
         return spec.sandbox_id
 
     assert traces(asyncio.run(race()), roots) == NOTHING

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 
 from cloche.errors import InternalError
 from cloche_server.drivers import OciDriver, RunState, open_drivers
+from cloche_server.drivers._unsettled import writes_a_checkpoint
 
 from .harness import FULL, NOTHING, Sandbox, new_id, running, traces
 
@@ -160,6 +162,50 @@ def test_kill_9_of_a_server_that_saves(
             _gone_soon(source.id)
     finally:
         servers.close()
+
+
+def test_the_memory_limit_that_a_killed_server_left_too_high_is_lowered(
+    drivers: dict[str, OciDriver], roots: Path, rootfs: Path, scratch: Path
+) -> None:
+    """The runtime ends the save by itself; the next server waits for that, and takes back what the save was given."""
+    with running(drivers["gvisor"], rootfs, scratch / "source") as source:
+        source.check("import os; open('/workspace/big', 'wb').write(os.urandom(24 << 20))")
+        source.uplink.close()
+        cgroup, paths = source.driver._cgroup(source.id), source.driver._layout.of(source.id)
+        normal_bytes = json.loads(paths.orders.read_text())["memory_bytes"]
+        assert not cgroup.has_extra_memory(normal_bytes)
+        servers = Servers("save", source.driver, roots, rootfs, scratch)
+        pid = servers.begin(source.id, scratch / "saved")
+        _until(lambda: cgroup.has_extra_memory(normal_bytes))
+        os.kill(pid, signal.SIGSTOP)  # it would give it back itself
+        servers.kill(pid)
+        servers.close()
+        assert cgroup.has_extra_memory(normal_bytes)
+
+        async def look() -> None:
+            later = _as_a_new_server("gvisor", roots)
+            assert (await later.inspect(source.id)).state is RunState.RUNNING
+            async with asyncio.timeout(30):
+                while cgroup.has_extra_memory(normal_bytes):
+                    await asyncio.sleep(0.05)
+            later.close()
+
+        asyncio.run(look())
+        assert listen_and_ask(source) == str(24 << 20)
+
+
+def test_it_is_not_lowered_while_the_runtime_still_writes(tmp_path: Path) -> None:
+    assert not writes_a_checkpoint(os.getpid())
+    with (tmp_path / "checkpoint.img").open("wb"):
+        assert writes_a_checkpoint(os.getpid())
+    assert not writes_a_checkpoint(os.getpid())
+    assert not writes_a_checkpoint(1 << 30)
+
+
+def _until(is_true: Callable[[], bool], bound_s: float = 30) -> None:
+    deadline = time.monotonic() + bound_s
+    while not is_true():
+        assert time.monotonic() < deadline
 
 
 def _gone_soon(sandbox_id: str) -> None:
