@@ -13,7 +13,8 @@ from cloche.errors import InvalidRequest
 from cloche_server.drivers import Driver
 from cloche_server.first_key import ensure_first_key
 from cloche_server.http import make_app, make_http_server
-from cloche_server.links import LinkSigner, Logins, load_link_key
+from cloche_server.key_file import load_key
+from cloche_server.links import LinkSigner, Logins
 from cloche_server.metrics import Metrics, Values
 from cloche_server.open_calls import OpenCalls
 from cloche_server.openapi import openapi_document
@@ -26,7 +27,7 @@ from cloche_server.sandboxes import DriverSet, IdempotentCreate, Images, Limits,
 from cloche_server.services import Services
 from cloche_server.settings import Settings
 from cloche_server.shares import ShareService
-from cloche_server.snapshots import SnapshotFiles, SnapshotLibrary, SnapshotService, load_archive_key
+from cloche_server.snapshots import SnapshotFiles, SnapshotLibrary, SnapshotService
 from cloche_server.state import (
     Database,
     IdempotencyStore,
@@ -77,7 +78,7 @@ async def running_server(settings: Settings, drivers: Sequence[Driver], images: 
         sandboxes.start_keeping()
         usage.start()
         previews = PreviewService(PreviewStore(database), sandboxes, settings)
-        links = LinkSigner(load_link_key(settings.link_key_path))
+        links = LinkSigner(load_key(settings.link_key_path))
         shares = ShareService(ShareStore(database), links, sandboxes)
         warm = _make_warm(database, sandboxes, snapshots)
         creates = IdempotentCreate(warm.creates.create, sandboxes.store, IdempotencyStore(database))
@@ -145,7 +146,7 @@ def _make_sandboxes(
 def _make_snapshots(settings: Settings, database: Database, sandboxes: SandboxService) -> SnapshotService:
     files = SnapshotFiles(settings.snapshots_dir)
     library = SnapshotLibrary(SnapshotStore(database), files, settings.max_snapshots_per_owner)
-    return SnapshotService(library, sandboxes, load_archive_key(settings.archive_key_path))
+    return SnapshotService(library, sandboxes, load_key(settings.archive_key_path))
 
 
 def _make_warm(database: Database, sandboxes: SandboxService, snapshots: SnapshotService) -> Warm:

@@ -1,4 +1,4 @@
-"""Links: signed statements that are carried by browsers. Pure, but for `load_link_key`.
+"""Links: signed statements that are carried by browsers. Pure.
 
 | purpose | says | lasts |
 |---|---|---|
@@ -19,14 +19,11 @@ import binascii
 import hashlib
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 TOKEN_PREFIX: Final = "clt_"
-KEY_BYTES: Final = 32
 MAX_TOKEN_LENGTH: Final = 1024
 SESSION_S: Final = 7 * 24 * 3600
 LOGIN_S: Final = 300
@@ -82,22 +79,6 @@ class Logins:
         """The key's id; None when the token is unknown, used or over."""
         key_id, expires_at = self._open.pop(token, ("", 0.0))
         return key_id if expires_at > now else None
-
-
-def load_link_key(path: Path) -> bytes:
-    """The key in this file, which is made (0600) when it is missing."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        key = path.read_bytes()
-        if len(key) == KEY_BYTES:
-            return key
-        path.unlink()  # a server that was killed while it wrote it
-        return load_link_key(path)
-    key = secrets.token_bytes(KEY_BYTES)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key)
-    return key
 
 
 def _encode(data: bytes) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from cloche_server.browser import cookie_name, share_token
-from cloche_server.links import LOGIN_S, MAX_LOGINS, LinkSigner, Logins, load_link_key
+from cloche_server.links import LOGIN_S, MAX_LOGINS, LinkSigner, Logins
 
 SIGNER = LinkSigner(b"k" * 32)
 TOKEN = SIGNER.sign("share", {"terminal": "t"}, 100)
@@ -51,15 +49,6 @@ def test_logins_are_bounded() -> None:
     for _ in range(MAX_LOGINS):
         logins.create("key-1", 0)
     assert logins.use(first, 0) is None
-
-
-def test_the_key_is_made_once_and_for_nobody_else(tmp_path: Path) -> None:
-    path = tmp_path / "link.key"
-    key = load_link_key(path)
-    assert load_link_key(path) == key
-    assert path.stat().st_mode & 0o777 == 0o600
-    path.write_bytes(b"half")
-    assert len(load_link_key(path)) == 32
 
 
 def test_cookies_of_two_servers_on_one_host_do_not_meet() -> None:

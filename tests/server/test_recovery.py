@@ -11,6 +11,7 @@ from cloche.models import SandboxState
 from cloche_server.drivers import ExitReason, RunState, SandboxStatus
 from cloche_server.ids import new_sandbox_id
 from cloche_server.sandboxes import Recovered
+from cloche_server.sandboxes._saved import SavedStates
 from cloche_server.state import IdempotencyRow
 
 from .conftest import Harness, harness
@@ -105,3 +106,42 @@ async def test_a_sandbox_of_a_driver_that_is_not_here_any_more_is_failed(short_d
     async with harness(short_dir, FakeDriver(name="gvisor")) as new:
         failure = (await new.client.get(f"/v1/sandboxes/{sandbox_id}")).json()["failure"]
         assert failure["message"] == "this server has no driver runc any more"
+
+
+@pytest.mark.parametrize(("suffix", "state"), [("", "suspended"), (".tmp", "failed"), (".gone", "failed")])
+async def test_half_written_and_half_removed_states_are_no_saved_sandbox(
+    short_dir: Path, suffix: str, state: str
+) -> None:
+    """The machine lost its power in a suspend: no process is left. Only what has the name of the sandbox is whole."""
+    driver = FakeDriver(capabilities=frozenset({"memory_snapshot", "file_snapshot"}))
+    async with harness(short_dir, driver) as old:
+        sandbox_id = await old.sandbox()
+        services = old.server.services.sandboxes
+        row = services.store.get(sandbox_id)
+        assert row is not None
+        directory = services.saved.directory(sandbox_id)
+        await driver.checkpoint(sandbox_id, directory, keep_running=True)
+        directory.rename(directory.with_name(directory.name + suffix))
+        await close_guests(old)
+    driver.specs.clear()
+    driver.ends.clear()
+    services.store.update(row, state=SandboxState.SUSPENDING)
+    async with harness(short_dir, driver) as new:
+        assert (await new.client.get(f"/v1/sandboxes/{sandbox_id}")).json()["state"] == state
+        left = new.server.services.sandboxes.saved.on_disk()
+        assert left == ([sandbox_id] if state == "suspended" else [])
+
+
+def test_a_saved_state_that_cannot_be_removed_at_once_is_not_seen_any_more(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = SavedStates(short_dir / "suspended")
+    states.prepare()
+    (states.directory("a") / "inside").mkdir(parents=True)
+    with monkeypatch.context() as failing:
+        failing.setattr("shutil.rmtree", lambda *_, **__: None)
+        states.remove("a")
+    assert not states.exists("a")
+    for name in states.on_disk():  # as at the next start
+        states.remove(name)
+    assert states.on_disk() == []

@@ -84,8 +84,9 @@ class Resting:
         _must_be_able(live.driver, "file_snapshot", "stopping", "delete it")
         if row.state is _S.PAUSED:  # its guest has to close its connections
             await live.driver.resume(sandbox_id)
-        state = self._registry.happen(sandbox_id, event).state
+        # What a life before left must not be taken for this one's, should the server die in the middle.
         await asyncio.to_thread(self._registry.saved.remove, sandbox_id)
+        state = self._registry.happen(sandbox_id, event).state
         try:
             await tell_state(live, state, reason)
             directory = self._registry.saved.directory(sandbox_id)

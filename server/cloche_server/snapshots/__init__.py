@@ -3,6 +3,5 @@
 from cloche_server.snapshots._files import SnapshotFiles
 from cloche_server.snapshots._library import SnapshotLibrary
 from cloche_server.snapshots._service import SnapshotService
-from cloche_server.snapshots._transfer import load_archive_key
 
-__all__ = ["SnapshotFiles", "SnapshotLibrary", "SnapshotService", "load_archive_key"]
+__all__ = ["SnapshotFiles", "SnapshotLibrary", "SnapshotService"]

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import Final
 
 from cloche.errors import Forbidden
 from cloche.models import Role
@@ -22,20 +18,6 @@ from cloche_server.snapshots._files import storage_errors
 from cloche_server.snapshots._library import SnapshotLibrary, check_new_name
 from cloche_server.snapshots._manifest import Manifest, is_signed, manifest_of
 from cloche_server.state import SnapshotRow
-
-KEY_BYTES: Final = 32
-
-
-def load_archive_key(path: Path) -> bytes:
-    """Made at the first start, 0600; whoever has it can make archives that members may import."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        key = secrets.token_bytes(KEY_BYTES)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(key)
-        return key
 
 
 async def export(library: SnapshotLibrary, row: SnapshotRow, key: bytes) -> AsyncGenerator[bytes, None]:
