@@ -289,7 +289,12 @@ def attach_volumes(stage: str, volumes: "list[tuple[int, bool]]", namespace: "in
 
 def mount_with_points(stage: str, targets: "list[str]") -> None:
     """The image with a directory wherever a volume goes, for a runtime that mounts onto the image itself: a layer of empty
-    directories lies over it. A directory of both has the owner and the mode of the upper one, so these are copied."""
+    directories lies over it. A directory of both has the owner and the mode of the upper one, so these are copied.
+
+    Without volumes, too: a runtime that saves memory asks every file of the image that it has open to be written to the disk
+    first, while the sandbox stands still. Through a layer that is read only that is nothing; without it the host's file
+    system flushes the disk for each. Measured with pandas: 105 files, 28 to 120 ms.
+    """
     os.mkdir(f"{stage}/points", 0o755)
     for target in targets:
         path = ""
@@ -330,7 +335,7 @@ def prepare(orders) -> None:  # type: ignore[no-untyped-def] # JSON; typing take
     mount_disk(disk, f"{stage}/disk")
     if namespace is not None:
         mount_overlay(stage, first_id, namespace)
-    elif volumes:
+    else:
         mount_with_points(stage, orders["volume_targets"])
 
 
