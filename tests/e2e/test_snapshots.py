@@ -25,6 +25,8 @@ from .server_process import ServerProcess
 ROUNDS = 50 if inside.FULL else 4
 CRASHES = int(os.environ.get("CLOCHE_TEST_CRASHES") or (200 if inside.FULL else 3))
 
+CLAIMED = "import os; print(os.environ['CLAIMED'])"
+
 AT_REST = {"running", "paused", "suspended", "stopped", "failed"}
 """States in which a sandbox may stay."""
 
@@ -189,14 +191,15 @@ def test_a_full_disk_harms_nothing(small_server: ServerProcess, driver: str) -> 
 class Crashes:
     """One sandbox whose ``x`` is known, and operations in whose middle something is killed.
 
-    What was acknowledged is in ``x``, in ``snapshots`` (id -> the ``x`` in it) and in ``claimed``.
+    What was acknowledged is in ``x``, in ``snapshots`` (id -> the ``x`` in it) and in ``others`` (id -> code, and what it
+    prints).
     """
 
     def __init__(self, server: ServerProcess, seed: int) -> None:
         self.server = server
         self.random = random.Random(seed)
         self.snapshots: dict[str, int] = {}
-        self.claimed: set[str] = set()
+        self.others: dict[str, tuple[str, str]] = {}
         self.x = 0
         self.sandbox_id = ""
         self.outcomes: Counter[str] = Counter()
@@ -254,26 +257,34 @@ class Crashes:
     def fork(self, client: httpx.Client, _: set[int]) -> None:
         answer = client.post(f"/v1/sandboxes/{self.sandbox_id}/fork", json={"count": 2})
         if answer.status_code == 201:
-            self.claimed |= {child["sandbox"]["id"] for child in answer.json()["children"] if child["sandbox"]}
+            children = [child["sandbox"]["id"] for child in answer.json()["children"] if child["sandbox"]]
+            self.others |= dict.fromkeys(children, ("print(x)", str(self.x)))
 
     def suspend(self, client: httpx.Client, _: set[int]) -> None:
         client.post(f"/v1/sandboxes/{self.sandbox_id}/suspend")
         client.post(f"/v1/sandboxes/{self.sandbox_id}/resume")
 
     def claim(self, client: httpx.Client, _: set[int]) -> None:
-        answer = client.post("/v1/sandboxes", json={"driver": "gvisor"})
-        if answer.status_code == 201:
-            self.claimed.add(answer.json()["id"])
+        """Of a ready one, where there is one; at once used, so that the kill may hit before, while or after its guest is told
+        that it was claimed."""
+        for _again in range(2):
+            word = f"word-{self.random.randrange(10**9)}"
+            answer = client.post("/v1/sandboxes", json={"driver": "gvisor", "env": {"CLAIMED": word}})
+            if answer.status_code == 201:
+                sandbox_id = answer.json()["id"]
+                self.outcomes[f"claimed, warm: {answer.json()['origin']['warm']}"] += 1
+                self.others[sandbox_id] = (CLAIMED, word)
+                client.post(f"/v1/sandboxes/{sandbox_id}/contexts/default/runs", json={"code": CLAIMED})
 
     def kill_runtime(self) -> None:
-        """A sentry, a launcher, or the command that saves or starts one. (A sandbox whose gofer alone is killed lives on and
-        works, but cannot dial any more: no runtime ends like that.)"""
-        lines = {pid: line for pid, line in processes_of(self.server.directory).items() if "gofer" not in line[:12]}
+        """A sentry, its gofer, a launcher, or the command that saves or starts one."""
+        lines = processes_of(self.server.directory)
         lines.pop(self.server.pid, None)
         near = [pid for pid, line in lines.items() if self.sandbox_id in line]
         with suppress(ProcessLookupError, IndexError):
             pid = self.random.choice(self.random.choice([near, list(lines)]))
             os.kill(pid, signal.SIGKILL)
+            self.outcomes[f"killed {lines[pid].split()[0]}"] += 1
             print("killed", pid, lines[pid], flush=True)
 
     def judge(self, client: httpx.Client, expected: set[int], what: str, *, runtime: bool) -> None:
@@ -289,27 +300,25 @@ class Crashes:
         self.judge_others(client, what, runtime=runtime)
 
     def x_now(self, client: httpx.Client, what: str) -> int | None:
-        """In memory and in the file. None: the sandbox has failed, which a server may notice a moment after the kill."""
+        """In memory and in the file. None: the sandbox has failed."""
         path = f"/v1/sandboxes/{self.sandbox_id}"
         state = client.get(path).json()["state"]
         self.outcomes[f"{what} {state}"] += 1
         print(what, self.sandbox_id, state, flush=True)
         if state in {"paused", "suspended", "stopped"}:
             assert client.post(f"{path}/resume").status_code == 200, what
-        code = 'print(x); assert open("/workspace/x").read() == str(x)'
-        answer = client.post(f"{path}/contexts/default/runs", json={"code": code})
-        if client.get(path).json()["state"] == "failed":
-            return None
-        assert (answer.status_code, answer.json().get("status")) == (200, "ok"), f"{what}: {answer.text}"
-        return int(answer.json()["outputs"][0]["text"])
+        said = says(client, self.sandbox_id, 'print(x); assert open("/workspace/x").read() == str(x)', what)
+        return None if said is None else int(said)
 
     def judge_others(self, client: httpx.Client, what: str, *, runtime: bool) -> None:
         there = {item["id"]: item["state"] for item in client.get("/v1/sandboxes?limit=200").json()["items"]}
-        lost = {one for one in self.claimed if there.get(one) != "running"}
-        assert not lost or runtime, f"{what}: {lost} of {there}"
+        assert self.others.keys() <= there.keys(), what
+        for sandbox_id, (code, expected) in self.others.items():
+            said = says(client, sandbox_id, code, what)
+            assert said == expected or (said is None and runtime), f"{what}: {sandbox_id} says {said} for {expected}"
         for sandbox_id in there.keys() - {self.sandbox_id}:
             assert client.delete(f"/v1/sandboxes/{sandbox_id}").status_code == 200
-        self.claimed.clear()
+        self.others.clear()
         known = client.get("/v1/snapshots?limit=200").json()["items"]
         assert {item["state"] for item in known} <= {"ready"}, what
         assert self.snapshots.keys() <= {item["id"] for item in known}, what
@@ -320,6 +329,20 @@ class Crashes:
                 self.snapshots.pop(item["id"], None)
                 client.delete(f"/v1/snapshots/{item['id']}")
         assert list((self.server.data_dir / "suspended").iterdir()) == [], what
+
+
+def says(client: httpx.Client, sandbox_id: str, code: str, what: str, bound_s: float = 10) -> str | None:
+    """What the code prints. None: the sandbox has failed with a reason, which a server may notice a moment after the kill."""
+    path = f"/v1/sandboxes/{sandbox_id}"
+    answer = client.post(f"{path}/contexts/default/runs", json={"code": code})
+    if (answer.status_code, answer.json().get("status")) == (200, "ok"):
+        return str(answer.json()["outputs"][0]["text"]).strip()
+    deadline = time.monotonic() + bound_s
+    while (row := client.get(path).json())["state"] != "failed":
+        assert time.monotonic() < deadline, f"{what}: {sandbox_id} is {row['state']}, but {answer.text}"
+        time.sleep(0.05)
+    assert row["failure"]["message"], what
+    return None
 
 
 def processes_of(directory: Path) -> dict[int, str]:
