@@ -46,9 +46,10 @@ def test_a_new_sandbox_does_nothing(quiet: Guest) -> None:
 
 def test_a_run_works_from_the_queue_to_its_end_and_an_idle_kernel_does_not(quiet: Guest) -> None:
     context = quiet.create()
-    context.submit("import time; time.sleep(0.2)")
+    context.submit("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)")
     last = context.submit("time.sleep(0.2)")
     assert f"run:{context.id}" in look(quiet)["reasons"]
+    (quiet.home / "go").touch()
     context.wait(last)
     idle(quiet)
     assert look(quiet)["idle_s"] >= RECENT_S
@@ -83,7 +84,7 @@ def test_processes_work_while_they_use_cpu_or_write_and_services_never(quiet: Gu
     quiet.call("POST", "/v1/services", service, status=201)
     asleep = processes.start("sleep", "600")
     idle(quiet)
-    writes = processes.start(shell="while sleep 1; do echo x; done")
+    writes = processes.start(shell="while sleep 0.3; do echo x; done")
     spins = processes.start(shell="while :; do :; done")
     threading.Event().wait(RECENT_S + 1)  # starting counts for so long
     assert set(look(quiet)["reasons"]) == {f"process:{writes}", f"process:{spins}"}

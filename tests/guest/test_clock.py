@@ -59,7 +59,7 @@ async def test_the_clock_goes_on_with_the_loop() -> None:
     clock = LifeClock()
     began = clock()
     await asyncio.sleep(0.05)
-    assert 0.05 <= clock() - began < 1
+    assert 0.05 <= clock() - began < 10
     clock.stop()
 
 

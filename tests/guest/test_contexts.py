@@ -45,7 +45,7 @@ def test_code_that_takes_all_processors_does_not_stop_the_api(guest: Guest) -> N
     asked = time.monotonic()
     guest.health()
     assert contexts[0].get(runs[0])["state"] == "running"
-    assert time.monotonic() - asked < 5
+    assert time.monotonic() - asked < 15
     for context in contexts:
         context.delete()
 

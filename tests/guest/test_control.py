@@ -103,8 +103,8 @@ def test_a_timeout_reaches_an_awaiting_cell(shared: Context) -> None:
 
 
 def test_a_timeout_counts_from_the_start_of_the_run_and_not_in_the_queue(shared: Context) -> None:
-    slow = shared.submit("import time\ntime.sleep(0.6)")
-    quick = shared.submit("'in time'", timeout_s=0.5)
+    slow = shared.submit("import time\ntime.sleep(1.2)")
+    quick = shared.submit("'in time'", timeout_s=1)
     assert shared.wait(quick)["status"] == "ok"
     assert shared.wait(slow)["status"] == "ok"
 

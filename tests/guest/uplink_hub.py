@@ -62,7 +62,7 @@ class Hub:
         self._forget_idle()
 
     async def take(self) -> Connection:
-        return await asyncio.wait_for(self.idle.get(), 20)
+        return await asyncio.wait_for(self.idle.get(), 30)
 
     def _forget_idle(self) -> None:
         while not self.idle.empty():

@@ -257,15 +257,15 @@ async def test_a_guest_that_sends_faster_than_we_read_waits(host: Host) -> None:
         await wire.write(b"z")
 
 
-@pytest.mark.usefixtures("open_descriptors")
 async def test_descriptors_are_given_back(short_dir: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
     host = Host(short_dir)
     host.uplink = await host.hub.listen(EXPECTED)
     for _ in range(20):
         _, writer, _ = await host.greet()
         writer.close()
     host.hub.close()
-    await asyncio.sleep(0.05)
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
     assert os.path.isdir(host.uplink.directory)
 
 

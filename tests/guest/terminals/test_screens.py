@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from guest_process import wait_for
 from viewer import Viewer
 
 from cloche._terminal_stream import Output, Preamble, Reset, Resized, StreamEvent
@@ -99,20 +100,24 @@ def play(
             writer.type(step.replace("FILE", file) if isinstance(step, str) else step)
         shaky.viewer.pump(0.01)
         shaky.viewer.cut()
-        settle(writer)
+        settle(writer, 0.5)
         shaky.viewer.attach()
         shaky.viewer.pump(0.01)
     late = Recorder(attach(made, "viewer-late"))
-    for recorder in (shaky, late):
-        while recorder.viewer.position < writer.position:
-            recorder.viewer.pump(0.2)
-        settle(recorder.viewer)
-    assert steady.viewer.position == late.viewer.position, "the program did not become quiet"
-    return [recorder.painted for recorder in (steady, shaky, late)]
+    everybody = (steady, shaky, late)
+    wait_for(lambda: equally_far(*(recorder.viewer for recorder in everybody)), "all viewers to have seen the same")
+    return [recorder.painted for recorder in everybody]
 
 
-def settle(viewer: Viewer) -> None:
-    """Until the program is quiet. Its start is its first output."""
-    viewer.pump(0.5)
+def equally_far(*viewers: Viewer) -> bool:
+    """Also when the program, on a busy machine, wrote again after it seemed to be quiet."""
+    for viewer in viewers:
+        settle(viewer)
+    return len({viewer.position for viewer in viewers}) == 1
+
+
+def settle(viewer: Viewer, first_s: float = 0.1) -> None:
+    """Until the program is quiet; ``first_s`` is for its first answer."""
+    viewer.pump(first_s)
     while viewer.pump(0.1):
         pass

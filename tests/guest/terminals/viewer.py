@@ -15,7 +15,7 @@ from cloche._terminal_stream import Ended, Gap, Output, Reset, StreamEvent, Term
 from cloche.models.terminals import TerminalExit
 from cloche.terminal_frames import SUBPROTOCOL
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 30.0
 
 QUIET = logging.getLogger("viewer")
 """A connection that is cut under it is news to `websockets`, not to these tests."""

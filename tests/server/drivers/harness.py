@@ -62,7 +62,7 @@ class Uplink:
         self._listener.settimeout(timeout_s)
         self._listener.accept()[0].close()
 
-    def accept(self, timeout_s: float = 10) -> tuple[socket.socket, object]:
+    def accept(self, timeout_s: float = 30) -> tuple[socket.socket, object]:
         """The next dial, held open."""
         self._listener.settimeout(timeout_s)
         return self._listener.accept()
@@ -93,10 +93,10 @@ class Sandbox:
     uplink: Uplink
     id: str = field(default_factory=new_id)
 
-    def run(self, code: str, *, user: bool = False, timeout_s: float = 20) -> Outcome:
+    def run(self, code: str, *, user: bool = False, timeout_s: float = 30) -> Outcome:
         return self.uplink.ask({"code": code, "user": user, "timeout_s": timeout_s}, timeout_s + 10)
 
-    def check(self, code: str, *, user: bool = False, timeout_s: float = 20) -> str:
+    def check(self, code: str, *, user: bool = False, timeout_s: float = 30) -> str:
         """Output of a program that must succeed."""
         outcome = self.run(code, user=user, timeout_s=timeout_s)
         assert outcome.code == 0, outcome

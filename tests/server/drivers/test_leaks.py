@@ -105,7 +105,10 @@ def test_kill_9_of_a_creator_at_random_points(driver: OciDriver, roots: Path, cr
         creators.kill(pid)
         asyncio.run(_clean_as_a_new_server(driver.name, roots, sandbox_id))
         assert _traces_soon(sandbox_id, roots) == NOTHING
-    assert _stray_namespaces() == []
+    deadline = time.monotonic() + 30
+    while (strays := _stray_namespaces()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert strays == []
 
 
 def _seconds_of_a_start(driver: OciDriver, creators: Creators) -> float:
@@ -129,7 +132,7 @@ async def _clean_as_a_new_server(name: str, roots: Path, sandbox_id: str) -> Non
 
 def _traces_soon(sandbox_id: str, roots: Path) -> Traces:
     """A launcher that was about to join the cgroup finds none and ends by itself: a Python start and one failed open."""
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 30
     while (found := traces(sandbox_id, roots)) != NOTHING and time.monotonic() < deadline:
         time.sleep(0.01)
     return found
@@ -227,7 +230,7 @@ def test_descriptors_are_given_back(driver: OciDriver, rootfs: Path, scratch: Pa
     asyncio.run(cycle())
     before = len(os.listdir("/proc/self/fd"))
     asyncio.run(cycle())
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_sandbox_is_in_no_session_and_no_group_of_the_server(

@@ -88,9 +88,9 @@ except OSError as error:
 
 def test_an_exit_is_seen_at_once_with_its_code(driver: OciDriver, rootfs: Path, scratch: Path) -> None:
     async def end() -> None:
-        spec = make_spec(new_id(), rootfs, scratch, guest_argv=("/bin/sh", "-c", "echo bye; sleep 0.3; exit 7"))
+        spec = make_spec(new_id(), rootfs, scratch, guest_argv=("/bin/sh", "-c", "echo bye; sleep 0.6; exit 7"))
         await driver.start(spec)
-        status = await asyncio.wait_for(driver.wait_exit(spec.sandbox_id), 5)
+        status = await asyncio.wait_for(driver.wait_exit(spec.sandbox_id), 30)
         assert (status.state, status.reason, status.exit_code) == (RunState.EXITED, ExitReason.EXIT, 7)
         assert "bye" in status.output
         await driver.destroy(spec.sandbox_id)
@@ -110,7 +110,7 @@ def test_a_new_server_sees_the_exit_of_an_old_ones_sandbox(
             waiting = asyncio.create_task(later.wait_exit(spec.sandbox_id))
             await asyncio.sleep(0)
             os.kill(int((roots / "run" / driver.name / spec.sandbox_id / "pid").read_text()), signal.SIGKILL)
-            status = await asyncio.wait_for(waiting, 5)
+            status = await asyncio.wait_for(waiting, 30)
             assert (status.reason, status.signal) == (ExitReason.SIGNAL, signal.SIGKILL)
             await later.destroy(spec.sandbox_id)
             later.close()

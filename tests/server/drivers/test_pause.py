@@ -20,7 +20,7 @@ from cloche_server.drivers._cgroup import detect_layout
 from cloche_server.drivers._cgroup_files import Freezer
 
 from .harness import NOTHING, Sandbox, running, traces
-from .test_checkpoint import BEAT, beat
+from .test_checkpoint import BEAT, beat, next_beat
 
 V1_FREEZER = Path("/sys/fs/cgroup/freezer")
 
@@ -70,14 +70,10 @@ def test_a_paused_sandbox_stands_still_and_goes_on_where_it_was(sandbox: Sandbox
         assert cpu_seconds(sandbox) - used < 0.02
         asyncio.run(sandbox.driver.resume(sandbox.id))
         assert state(sandbox) is RunState.RUNNING
-        connection.settimeout(10)
+        connection.settimeout(30)
         assert b"late" in connection.recv(4096)
-    first = second = beat(sandbox)
-    ends = time.monotonic() + 10
-    while second[1] == first[1] and time.monotonic() < ends:
-        second = beat(sandbox)
-    assert first[0] == second[0]
-    assert first[1] < second[1]
+    first = beat(sandbox)
+    assert next_beat(sandbox, first)[0] == first[0]
 
 
 def test_both_may_be_said_twice(sandbox: Sandbox) -> None:
@@ -94,7 +90,7 @@ def test_a_paused_sandbox_is_removed_like_any_other(sandbox: Sandbox, roots: Pat
     asyncio.run(sandbox.driver.pause(sandbox.id))
     begun = time.monotonic()
     asyncio.run(sandbox.driver.destroy(sandbox.id))
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     assert traces(sandbox.id, roots) == NOTHING
 
 
@@ -117,7 +113,7 @@ def test_the_end_of_a_paused_sandbox_is_noticed(sandbox: Sandbox) -> None:
         pid = int((sandbox.driver._layout.of(sandbox.id).pid).read_text())
         os.kill(pid, signal.SIGKILL)
         sandbox.driver._cgroup(sandbox.id).thaw()  # version 1 keeps even a KILL until then
-        assert (await asyncio.wait_for(waiting, 10)).state is RunState.EXITED
+        assert (await asyncio.wait_for(waiting, 30)).state is RunState.EXITED
 
     asyncio.run(wait_while_paused())
 
