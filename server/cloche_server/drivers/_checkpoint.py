@@ -51,13 +51,14 @@ _TIED_TO_US: Final = ("/usr/bin/setpriv", "--pdeathsig", "KILL", "--")
 @dataclass(frozen=True, slots=True)
 class Record:
     """``volumes`` are the places of its volumes: memory refers to them. ``sizes``: of every other file, in bytes. It is
-    written last, so where it is, and agrees with them, the checkpoint is whole."""
+    written last, so where it is, and agrees with them, the checkpoint is whole. ``runtime``: the version that saved it."""
 
     driver: str
     memory: bool
     disk_mb: int
     volumes: list[str]
     sizes: dict[str, int] = field(default_factory=dict)
+    runtime: str = ""
 
 
 def bound_s(size_bytes: int) -> float:

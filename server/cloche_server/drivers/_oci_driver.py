@@ -43,6 +43,7 @@ from cloche_server.drivers._checkpoint import (
     make_durable,
     names_and_size,
     new_directory,
+    read_record,
     sizes_in,
     write_record,
 )
@@ -50,10 +51,11 @@ from cloche_server.drivers._console import read_console
 from cloche_server.drivers._exit_record import explain, load_exit, save_exit, status_of
 from cloche_server.drivers._exit_watch import ExitWatch
 from cloche_server.drivers._layout import Layout
+from cloche_server.drivers._made_by import OTHER_PROCESSOR, check_processor, check_runtime
 from cloche_server.drivers._runtimes import Runtime
 from cloche_server.drivers._sandbox_watch import End, SandboxWatch, hold
 from cloche_server.drivers._saving import freeze, save_disk, save_memory, standing_still, thaw_if_abandoned
-from cloche_server.drivers._self_test import run_self_test
+from cloche_server.drivers._self_test import run_self_test, version_of
 from cloche_server.drivers._start import AttemptFailed, check_checkpoint, command_line, find_binary, start_once
 from cloche_server.drivers._unsettled import settle
 
@@ -85,6 +87,7 @@ class OciDriver:
         self._cgroups = cgroups
         self._watches: dict[str, SandboxWatch] = {}
         self._settling: set[asyncio.Task[None]] = set()
+        self._known_version: tuple[tuple[int, int, int], str] = ((0, 0, 0), "")
         self._starts: dict[str, asyncio.Task[None]] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -120,6 +123,7 @@ class OciDriver:
     async def start(self, spec: SandboxSpec, probe: Probe | None = None) -> None:
         if spec.checkpoint is not None:
             check_checkpoint(spec, self._runtime)
+            check_runtime(read_record(spec.checkpoint), await self._version())
         if await self._is_running(spec.sandbox_id) or spec.sandbox_id in self._starts:
             raise SandboxStartFailed(f"sandbox {spec.sandbox_id} is already there")
         task = asyncio.create_task(self._start_with_retry(spec, probe), name=f"start {spec.sandbox_id}")
@@ -147,6 +151,8 @@ class OciDriver:
             except AttemptFailed as failure:
                 failures.append(failure)
                 _log.warning("start %d of sandbox %s failed: %s", attempt, spec.sandbox_id, failure)
+                if spec.checkpoint is not None and OTHER_PROCESSOR in failure.output:
+                    break
             except BaseException:
                 await asyncio.shield(self._remove(spec.sandbox_id))
                 raise
@@ -157,6 +163,8 @@ class OciDriver:
 
     def _start_failed(self, spec: SandboxSpec, failures: list[AttemptFailed]) -> SandboxStartFailed:
         last = failures[-1]
+        if spec.checkpoint is not None:
+            check_processor(self.name, last.output)
         said = f"; it said: {last.output.strip()[-500:]}" if last.output.strip() else ""
         return SandboxStartFailed(
             f"{self.name} could not start sandbox {spec.sandbox_id} in {len(failures)} attempts: {last}{said}",
@@ -352,7 +360,7 @@ class OciDriver:
     async def _save(self, sandbox_id: str, directory: Path, *, keep_running: bool) -> float:
         try:
             pause_s = await self._save_by_kind(sandbox_id, directory, keep_running=keep_running)
-            self._record(sandbox_id, directory)
+            await self._record(sandbox_id, directory)
         except (ClocheError, OSError):
             await self._end_if_ending(sandbox_id)
             await self._alive(sandbox_id)  # a sandbox that ended meanwhile is the better reason
@@ -360,7 +368,7 @@ class OciDriver:
         await self._alive(sandbox_id)
         return pause_s
 
-    def _record(self, sandbox_id: str, directory: Path) -> None:
+    async def _record(self, sandbox_id: str, directory: Path) -> None:
         paths = self._layout.of(sandbox_id)
         orders = json.loads(paths.orders.read_text())
         record = Record(
@@ -369,8 +377,17 @@ class OciDriver:
             disk_mb=orders["disk_bytes"] // MEBIBYTE,
             volumes=orders["volume_targets"],
             sizes=sizes_in(directory),
+            runtime=await self._version(),
         )
         write_record(directory, record)
+
+    async def _version(self) -> str:
+        """Of the runtime; empty when it does not tell. The binary may be replaced while the server runs."""
+        stat = find_binary(self._runtime).stat()
+        key = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if self._known_version[0] != key:
+            self._known_version = (key, await version_of(self._runtime) or "")
+        return self._known_version[1]
 
     async def _save_by_kind(self, sandbox_id: str, directory: Path, *, keep_running: bool) -> float:
         paths, cgroup = self._layout.of(sandbox_id), self._cgroup(sandbox_id)

@@ -52,7 +52,7 @@ async def run_self_test(driver: _Startable, runtime: Runtime, run_dir: Path) -> 
     failed = SelfTest(runtime.name, runtime.isolation, works=False)
     if (problem := _missing(runtime)) is not None:
         return _because(failed, *problem, version=None)
-    version = await _version(runtime)
+    version = await version_of(runtime)
     begun = time.monotonic()
     try:
         await _start_tiny(driver, run_dir)
@@ -130,7 +130,7 @@ async def _libraries(program: str) -> list[str]:
     return [word for word in output.split() if word.startswith("/")]
 
 
-async def _version(runtime: Runtime) -> str | None:
+async def version_of(runtime: Runtime) -> str | None:
     """The first line of ``--version``; None when the binary says nothing in time."""
     try:
         return (await _output(str(runtime.find()), "--version")).splitlines()[0].split("version ")[-1]

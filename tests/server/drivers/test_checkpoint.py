@@ -15,7 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from cloche.errors import InternalError, InvalidRequest, SandboxNotRunning, SandboxStartFailed, StorageFull
+from cloche.errors import (
+    InternalError,
+    InvalidRequest,
+    SandboxNotRunning,
+    SandboxStartFailed,
+    StorageFull,
+    UnsupportedCapability,
+)
 from cloche_server.drivers import Checkpoint, OciDriver, RunState, open_drivers
 from cloche_server.drivers._cgroup import FREEZE_BOUND_S
 from cloche_server.drivers._checkpoint import read_record
@@ -302,6 +309,49 @@ def test_what_ends_for_good_has_its_name_only_when_it_is_whole(
         save(source, scratch / "saved", keep_running=False)
         assert traces(sandbox_id, roots) == NOTHING
     read_record(scratch / "saved")
+
+
+def test_memory_that_another_version_saved_is_refused_before_anything_starts(
+    source: Sandbox, roots: Path, rootfs: Path, scratch: Path
+) -> None:
+    """Files are files: runc reads them all the same."""
+    save(source, scratch / "saved")
+    record = json.loads((scratch / "saved/checkpoint.json").read_text())
+    assert record["runtime"]
+    (scratch / "saved/checkpoint.json").write_text(json.dumps(record | {"runtime": "0.0~20990101"}))
+    spec = make_spec(new_id(), rootfs, scratch / "copy", checkpoint=scratch / "saved")
+    if record["memory"]:
+        (scratch / "copy").mkdir()
+        with pytest.raises(UnsupportedCapability, match=r"saved by gvisor 0\.0~20990101") as caught:
+            asyncio.run(source.driver.start(spec))
+        assert caught.value.details["here"] == record["runtime"]
+        assert traces(spec.sandbox_id, roots) == NOTHING
+        return
+    with restored(source, rootfs, scratch / "copy", scratch / "saved") as copy:
+        assert copy.check("print('alive')") == "alive"
+
+
+@pytest.mark.expected_logs("start 1 of sandbox")
+def test_memory_of_another_processor_is_refused_with_what_is_missing(
+    drivers: dict[str, OciDriver], roots: Path, rootfs: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the runtime's words, and once: a second try would say the same."""
+    real = drivers["gvisor"]._runtime.find()
+    other = scratch / "runsc"
+    said = "restoring container: loading: missing features: avx512f avx512bw"
+    other.write_text(f'#!/bin/sh\ncase "$*" in *" restore "*) echo "{said}" >&2; exit 128;; esac\nexec {real} "$@"\n')
+    other.chmod(0o755)
+    monkeypatch.setenv("CLOCHE_RUNSC", str(other))
+    driver = open_drivers(roots / "data", roots / "run")["gvisor"]
+    with running(driver, rootfs, scratch / "source") as source:
+        save(source, scratch / "saved")
+        spec = make_spec(new_id(), rootfs, source.uplink.directory, checkpoint=scratch / "saved")
+        with pytest.raises(UnsupportedCapability, match="this one lacks: avx512f avx512bw") as caught:
+            asyncio.run(driver.start(spec))
+        assert caught.value.details["reason"] == "other_processor"
+        assert traces(spec.sandbox_id, roots) == NOTHING
+        assert source.check("print('alive')") == "alive"
+    driver.close()
 
 
 def test_a_runtime_that_hangs_is_bounded(
