@@ -8,6 +8,7 @@ and woken: its history has one line only.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -42,6 +43,7 @@ class Rebirth:
         self._parts = parts
         self._touch = touch
         self._tell = tell
+        self._claiming = asyncio.Lock()
 
     async def be_reborn(self, identity: Identity) -> None:
         """Before anything is served under the new identity."""
@@ -52,7 +54,8 @@ class Rebirth:
         await self._adopt(identity)
 
     async def be_claimed(self, identity: Identity) -> None:
-        """
+        """Once, however often it is said: a server that died before it had written the answer down says it again.
+
         Raises:
             Conflict: it is of another sandbox.
         """
@@ -61,7 +64,9 @@ class Rebirth:
                 f"this is sandbox {self._identity.sandbox_id}, and {identity.sandbox_id} is another one",
                 details={"kind": "sandbox", "id": self._identity.sandbox_id},
             )
-        await self._adopt(identity)
+        async with self._claiming:
+            if identity.epoch != self._identity.epoch:
+                await self._adopt(identity)
 
     async def _adopt(self, identity: Identity) -> None:
         before = self._identity.environment()

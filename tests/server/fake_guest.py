@@ -135,6 +135,8 @@ class FakeGuest:
                 answering.cancel()
                 await asyncio.gather(answering, return_exceptions=True)
             await writer.drain()
+            if target == "/v1/identity":
+                self.hello = {**self.hello, "epoch": json.loads(body)["epoch"]}
             if target == "/v1/uplinks/close":
                 for open_one in list(self._writers):
                     open_one.close()

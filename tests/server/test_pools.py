@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from cloche_server.drivers import ExitReason, RunState, SandboxStatus
 
 from .conftest import Harness, harness
 from .fake_driver import FakeDriver
-from .fake_guest import echo, http_answer
+from .fake_guest import http_answer
 
 IMAGE_POOL = {"min": 2, "max": 5}
 
@@ -50,6 +50,19 @@ async def create(cloche: Harness, client: httpx.AsyncClient | None = None, **bod
     return dict(answer.json())
 
 
+def told(cloche: Harness, sandbox_id: str) -> list[dict[str, Any]]:
+    """The identities its guest was told."""
+    requests = cloche.driver.guests[sandbox_id].requests
+    return [json.loads(body) for _, target, _, body in requests if target == "/v1/identity"]
+
+
+async def when_told(cloche: Harness, sandbox_id: str) -> list[dict[str, Any]]:
+    """And the server has written down that they were."""
+    store = cloche.server.services.sandboxes.store
+    await until(lambda: told(cloche, sandbox_id) and (row := store.get(sandbox_id)) and row.known_as is None)
+    return told(cloche, sandbox_id)
+
+
 async def stats(cloche: Harness) -> dict[str, Any]:
     return dict((await cloche.client.get("/v1/pools/p")).json()["stats"])
 
@@ -64,26 +77,29 @@ async def test_a_create_is_served_from_the_pool_and_the_pool_is_filled_again(clo
     assert (await stats(cloche))["claims"] == 1
 
 
-async def test_all_but_the_next_two_stand_still_until_they_are_claimed(cloche: Harness) -> None:
+async def test_all_but_the_next_two_stand_still_until_there_is_time(cloche: Harness) -> None:
     parked = await pool_with(cloche, 4)
     paused = cloche.driver.paused
     assert len(paused) == 2
     made = [(await create(cloche))["id"] for _ in range(4)]
     assert set(made[:2]) <= set(parked) - paused
+    for sandbox_id in made:
+        assert len(await when_told(cloche, sandbox_id)) == 1
     assert not set(made) & paused
 
 
-async def test_a_health_check_leaves_it_standing_still(cloche: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_those_that_are_awake_are_asked_how_they_are(
+    cloche: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parked = await pool_with(cloche, 3)
     (frozen,) = cloche.driver.paused
-    asked = cloche.driver.guests[frozen].requests
-    before = len(asked)
+    before = {one: len(cloche.driver.guests[one].requests) for one in parked}
     monkeypatch.setattr("cloche_server.pools._keeper.CHECK_EVERY_S", 0.05)
-    await until(lambda: len([one for one in asked[before:] if one[1] == "/v1/health"]) >= 4)
-    monkeypatch.setattr("cloche_server.pools._keeper.CHECK_EVERY_S", 3600)
+    asked = {one: cloche.driver.guests[one].requests for one in parked}
+    await until(lambda: all(len(asked[one]) >= before[one] + 3 for one in parked if one != frozen))
+    assert len(asked[frozen]) == before[frozen]
     assert await filled(cloche, 3) == parked
-    await until(lambda: len(cloche.driver.paused) == 1)
-    assert (await stats(cloche))["broken"] == 0
+    assert cloche.driver.paused == {frozen}
 
 
 async def test_what_is_parked_is_nobodys_and_counts_for_nobody(short_dir: Path) -> None:
@@ -120,13 +136,9 @@ async def test_everything_is_bound_late(cloche: Harness) -> None:
     assert made["id"] == parked
     assert (made["name"], made["labels"], made["metadata"], made["env"]) == ("box", {"team": "x"}, {"n": 1}, ["TOKEN"])
     assert made["epoch"] != before.epoch
-    told = [
-        json.loads(body) for _, target, _, body in cloche.driver.guests[parked].requests if target == "/v1/identity"
-    ]
-    assert [(one["env"], one["epoch"], one["reason"]) for one in told] == [
-        ({"TOKEN": "s3cret"}, made["epoch"], "claim")
-    ]
-    assert len(told[0]["seed"]) == 64
+    (heard,) = await when_told(cloche, parked)
+    assert (heard["env"], heard["epoch"], heard["reason"]) == ({"TOKEN": "s3cret"}, made["epoch"], "claim")
+    assert len(heard["seed"]) == 64
     assert (await cloche.client.get("/v1/sandboxes/by-name/box")).json()["id"] == parked
 
 
@@ -191,16 +203,13 @@ async def test_the_same_key_gets_the_same_sandbox(cloche: Harness) -> None:
     assert other.json()["code"] == "conflict"
 
 
-async def test_a_name_in_use_is_a_conflict_and_the_sandbox_goes_back(cloche: Harness) -> None:
+async def test_a_name_in_use_is_a_conflict_and_the_sandbox_stays_ready(cloche: Harness) -> None:
     await create(cloche, name="box", warm=False)
     parked = await pool_with(cloche, 1)
     answer = await cloche.client.post("/v1/sandboxes", json={"name": "box", "env": {"A": "secret"}})
     assert answer.json()["code"] == "conflict"
     assert await filled(cloche, 1) == parked
-    told = [
-        json.loads(body) for _, target, _, body in cloche.driver.guests[parked[0]].requests if target == "/v1/identity"
-    ]
-    assert [one["env"] for one in told] == [{"A": "secret"}, {}]
+    assert told(cloche, parked[0]) == []
     assert (await create(cloche))["id"] == parked[0]
 
 
@@ -217,94 +226,12 @@ async def test_many_at_once_get_as_many_different_ones(short_dir: Path) -> None:
         await close_guests(cloche)
 
 
-class Slow:
-    """Guests of the ids in ``ids`` do not answer an identity before ``go`` is set."""
-
-    def __init__(self) -> None:
-        self.slow = False
-        self.go = asyncio.Event()
-
-    async def __call__(
-        self, method: str, target: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter
-    ) -> None:
-        if self.slow and target == "/v1/identity":
-            await self.go.wait()
-        await echo(method, target, headers, body, writer)
-
-
-@pytest.fixture
-async def slow(short_dir: Path) -> AsyncIterator[tuple[Harness, Slow]]:
-    answers = Slow()
-    async with harness(short_dir, FakeDriver(raw=answers)) as cloche:
-        yield cloche, answers
-        answers.go.set()
-        # Before their guests are gone: a server waits its 10 s for what it gives back.
-        await until(lambda: not any(pool.returning for pool in cloche.server.services.pools.all()))
-        await close_guests(cloche)
-
-
 def guest_raw(cloche: Harness, sandbox_id: str, raw: Any) -> None:
     cloche.driver.guests[sandbox_id].raw = raw
 
 
-async def test_one_that_does_not_answer_is_passed_over_and_looked_at_again(slow: tuple[Harness, Slow]) -> None:
-    cloche, answers = slow
-    await pool_with(cloche, 2)
-    (pool,) = cloche.server.services.pools.all()
-    first, second = sorted(pool.stock.all(), key=lambda one: one.since)
-    answers.slow = True
-    guest_raw(cloche, second.sandbox_id, echo)
-    made = await create(cloche)
-    assert made["id"] == second.sandbox_id
-    answers.go.set()
-    await until(lambda: first.sandbox_id in pool.stock)
-    assert first.sandbox_id not in cloche.driver.destroyed
-    told = [
-        json.loads(body)["epoch"]
-        for _, target, _, body in cloche.driver.guests[first.sandbox_id].requests
-        if target == "/v1/identity"
-    ]
-    assert told[-1] == cloche.driver.specs[first.sandbox_id].epoch  # what its row says
-
-
-async def test_when_none_answers_a_new_one_is_made(slow: tuple[Harness, Slow], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloche_server.pools._claims.LAST_PATIENCE_S", 0.2)
-    cloche, answers = slow
-    parked = await pool_with(cloche, 2)
-    answers.slow = True
-    made = await create(cloche)
-    assert made["id"] not in parked
-    assert made["origin"]["warm"] is False
-    assert (await stats(cloche))["misses"] == 1
-
-
-async def test_one_on_its_way_back_is_waited_for(slow: tuple[Harness, Slow]) -> None:
-    """A rush took two for one create, and the next create found none."""
-    cloche, answers = slow
-    await pool_with(cloche, 2)
-    (pool,) = cloche.server.services.pools.all()
-    first, second = sorted(pool.stock.all(), key=lambda one: one.since)
-    answers.slow = True
-    guest_raw(cloche, second.sandbox_id, echo)
-    assert (await create(cloche))["id"] == second.sandbox_id
-    again = asyncio.create_task(create(cloche))
-    asyncio.get_running_loop().call_later(0.1, answers.go.set)
-    assert (await again)["id"] == first.sandbox_id
-
-
 async def refuse(method: str, target: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter) -> None:
     writer.write(http_answer(500, {"nonsense": True}))
-
-
-@pytest.mark.expected_logs("a ready sandbox is broken")
-async def test_a_broken_one_is_never_handed_out(cloche: Harness) -> None:
-    await pool_with(cloche, 2)
-    (pool,) = cloche.server.services.pools.all()
-    first, second = sorted(pool.stock.all(), key=lambda one: one.since)
-    guest_raw(cloche, first.sandbox_id, refuse)
-    assert (await create(cloche))["id"] == second.sandbox_id
-    await until(lambda: first.sandbox_id in cloche.driver.destroyed)
-    await until(lambda: pool.broken == 1)
 
 
 @pytest.mark.expected_logs("sandbox ended")

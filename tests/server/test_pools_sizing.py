@@ -125,8 +125,8 @@ def test_the_typical_refill_is_a_median_of_the_last() -> None:
     assert times.typical_s == 0.3
 
 
-def parked(sandbox_id: str, since: float, recipe: Recipe = RECIPE, suspect: bool = False) -> Parked:
-    return Parked(sandbox_id, recipe, since, since, suspect)
+def parked(sandbox_id: str, since: float, recipe: Recipe = RECIPE, frozen: bool = False) -> Parked:
+    return Parked(sandbox_id, recipe, since, since, frozen)
 
 
 def stock(*items: Parked) -> Stock:
@@ -136,27 +136,25 @@ def stock(*items: Parked) -> Stock:
     return made
 
 
-def test_the_oldest_good_one_is_handed_out_and_never_twice() -> None:
+def best(made: Stock, now: float, max_age_s: float = 100) -> list[str]:
+    return [one.sandbox_id for one in made.best(RECIPE, now, max_age_s)]
+
+
+def test_the_oldest_good_one_is_handed_out_first() -> None:
     made = stock(parked("new", 5), parked("old", 1), parked("other", 0, OTHER))
-    assert [one.sandbox_id if (one := made.take(RECIPE, 6, 100)) else None for _ in range(3)] == ["old", "new", None]
-    assert "other" in made
+    assert best(made, 6) == ["old", "new"]
 
 
 def test_one_that_is_too_old_is_not_handed_out() -> None:
     """opensandbox#983: a pool handed out a sandbox with milliseconds left to live."""
     made = stock(parked("old", 0))
-    assert made.take(RECIPE, 100.0, max_age_s=100.0) is None
-    assert made.take(RECIPE, 99.0, max_age_s=100.0) is not None
+    assert best(made, 100.0) == []
+    assert best(made, 99.0) == ["old"]
 
 
-def test_one_that_was_slow_is_taken_last() -> None:
-    made = stock(parked("slow", 0, suspect=True), parked("new", 9))
-    first = made.take(RECIPE, 10, 100)
-    second = made.take(RECIPE, 10, 100)
-    assert first is not None
-    assert first.sandbox_id == "new"
-    assert second is not None
-    assert second.sandbox_id == "slow"
+def test_one_that_is_awake_is_handed_out_before_older_ones() -> None:
+    made = stock(parked("frozen", 0, frozen=True), parked("awake", 9))
+    assert best(made, 10) == ["awake", "frozen"]
 
 
 def test_what_is_unwanted_is_foreign_old_or_too_many() -> None:
@@ -175,6 +173,11 @@ def test_the_one_checked_longest_ago_is_due_first() -> None:
     due.checked = 12
     assert made.due(12, every_s=10) is None
     assert made.due(13, every_s=10) is not None
+
+
+def test_what_stands_still_is_never_due() -> None:
+    assert stock(parked("a", 0, frozen=True)).due(1000, every_s=10) is None
+    assert stock(parked("a", 0)).due(1000, every_s=10) is not None
 
 
 def test_creates_with_volumes_or_a_snapshot_are_never_warm() -> None:

@@ -183,7 +183,7 @@ class BaseHandler(RequestHandler):
         if not route.looks:
             return await sandboxes.awake(self.principal, sandbox_id, epoch)
         check_epoch(sandboxes.get(self.principal, sandbox_id), epoch)
-        return sandboxes.running(self.principal, sandbox_id)
+        return await sandboxes.running(self.principal, sandbox_id)
 
     def why_cut(self, error: ClocheError, sandbox_id: str) -> ClocheError:
         """The better reason for a stream that was cut: a sandbox at rest is not woken by its readers' coming back."""

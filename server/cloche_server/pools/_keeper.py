@@ -1,4 +1,5 @@
-"""Keeps the pools as full as they want to be: fills, checks, removes. Two loops, so that a slow fill delays no check.
+"""Keeps the pools as full as they want to be: fills, checks, removes, and tells those that were handed out who they are. Three
+loops, so that a slow fill delays nothing else.
 
 One fill at a time, of all pools: a fill keeps a core busy, and two of them would not be faster on two cores that do other
 things, too. The pool that lacks the greatest part of what it wants comes first.
@@ -14,7 +15,7 @@ from typing import Any, Final, Protocol
 from cloche.errors import ClocheError
 from cloche.models import SandboxCreate
 from cloche_server.pools._foreground import Foreground
-from cloche_server.pools._parking import park, wake_next
+from cloche_server.pools._parking import check_health, park, wake_next
 from cloche_server.pools._pool import LivePool
 from cloche_server.pools.parked import Parked
 from cloche_server.pools.recipe import recipe_of_row
@@ -27,8 +28,7 @@ ROUND_S: Final = 1.0
 """Between looks at the pools when nothing has happened: targets fade and sandboxes age by themselves."""
 
 CHECK_EVERY_S: Final = 30.0
-"""Between health checks of one ready sandbox."""
-
+"""Between health checks of one that is awake. One that stands still is as it was."""
 
 DIAL_AGAIN_S: Final = 30.0
 """For a guest whose server was away; it tries every 5 s at least."""
@@ -56,20 +56,22 @@ class Keeper:
         self._workshop = workshop
         self._foreground = foreground
         self._monotonic = monotonic
-        self._wakes = (asyncio.Event(), asyncio.Event())
+        self._wakes = (asyncio.Event(), asyncio.Event(), asyncio.Event())
         self._tasks: list[asyncio.Task[None]] = []
         self._adopting: set[asyncio.Task[None]] = set()
         self._one_by_one = asyncio.Lock()
 
     def start(self) -> None:
-        filling, tending = self._wakes
+        filling, tending, binding = self._wakes
         self._tasks = [
             asyncio.create_task(_again(self._fill_one, filling), name="fill pools"),
             asyncio.create_task(_again(self._tend, tending), name="tend pools"),
+            asyncio.create_task(_again(self._bind_one, binding), name="bind what pools gave"),
         ]
 
     def adopt(self, pool: LivePool, parked: Parked) -> None:
-        """One of a server before this: ready when its guest has dialled again. Until then it counts as being filled."""
+        """One of a server before this: ready when it stands still, as only healthy ones do, or when its guest has dialled
+        again. Until then it counts as being filled."""
         pool.filling += 1
         task = asyncio.create_task(self._adopt(pool, parked), name=f"adopt {parked.sandbox_id}")
         self._adopting.add(task)
@@ -80,6 +82,10 @@ class Keeper:
             live = self._workshop.parked(parked.sandbox_id)
             if live is None:
                 raise _Lost("it ended")
+            if await self._workshop.is_frozen(live):
+                parked.frozen = True
+                pool.stock.put(parked)
+                return
             async with asyncio.timeout(DIAL_AGAIN_S):
                 await live.uplink.wait_greeted()
             parked.checked = self._monotonic()
@@ -211,34 +217,28 @@ class Keeper:
                 self.wake()
 
     async def _check(self, pool: LivePool, one: Parked) -> None:
-        """It is out of the stock meanwhile; a create that finds no other waits for it."""
-        pool.stock.discard(one.sandbox_id)
-        pool.returning += 1
-        try:
-            why = await self._what_is_wrong(pool, one)
-            if why is not None:
-                await self._remove_broken(pool, one, why)
-        finally:
-            pool.returning -= 1
-            pool.returned.set()
-            self.wake()
-
-    async def _what_is_wrong(self, pool: LivePool, one: Parked) -> str | None:
-        """Asked twice: once is what a busy machine makes of a healthy one, which is parked again afterwards."""
-        why: str | None = None
+        """Asked twice: once is what a busy machine makes of a healthy one. It may be claimed meanwhile."""
+        one.checked = self._monotonic()
+        why = ""
         for _ in range(2):
             live = self._workshop.parked(one.sandbox_id)
             if live is None:
-                return "it ended"
+                return  # it is somebody's; or it ended, and is removed in the next round
             try:
-                await self._workshop.thaw(live)
-                one.checked, one.suspect = self._monotonic(), False
-                await self._park(pool, one, live)
+                await check_health(live)
             except ClocheError as error:
                 why = error.message
             else:
-                return None
-        return why
+                return
+        if pool.stock.discard(one.sandbox_id) is not None:
+            await self._remove_broken(pool, one, why)
+
+    # Of those that were handed out
+
+    async def _bind_one(self) -> bool:
+        """True: there may be another one. Those that are used at once do not wait for this."""
+        await self._foreground.quiet()
+        return await self._workshop.bind_next()
 
 
 class _Lost(Exception):

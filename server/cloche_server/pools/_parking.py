@@ -1,29 +1,29 @@
 """Putting a sandbox into the stock: most stand still there, a few stay awake.
 
 A guest that was frozen for a while has to catch up with its timers when it thaws: 5 ms of processor time on gVisor, 10 ms on
-runc (measured). So the ones that are handed out next are kept awake, and a rush thaws the others.
+runc (measured). So the ones that are handed out next are kept awake.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from cloche_server.pools._binding import settle_down
 from cloche_server.pools._pool import LivePool
 from cloche_server.pools.parked import Parked
+from cloche_server.relay import GuestCall, call_guest
 from cloche_server.sandboxes._live import Live
 from cloche_server.templates import Workshop
 
 AWAKE: Final = 2
 """Of each pool: an idle sandbox on gVisor takes 16 ms of processor time in each second, on runc 1.5 ms (measured)."""
 
+HEALTH: Final = GuestCall("GET", "/v1/health", {200}, bound_s=2.0)
+
 
 async def park(pool: LivePool, one: Parked, live: Live, workshop: Workshop) -> None:
     """Healthy, and not in the stock; it is when this returns. Raises what `settle_down` and a driver's pause do."""
-    await settle_down(live)
-    one.frozen = pool.stock.awake >= AWAKE
-    if one.frozen:
-        await workshop.freeze(live)
+    await _settle_down(live)
+    one.frozen = pool.stock.awake >= AWAKE and await workshop.freeze(live)
     pool.stock.put(one)
 
 
@@ -34,3 +34,22 @@ async def wake_next(pool: LivePool, workshop: Workshop) -> None:
         live = workshop.parked(one.sandbox_id)
         if live is not None:
             await workshop.thaw(live)
+
+
+async def check_health(live: Live) -> None:
+    """Raises what `call_guest` does."""
+    answer = await call_guest(live.uplink.pool, HEALTH, 65_536)
+    try:
+        await answer.whole(65_536)
+    finally:
+        answer.close()
+
+
+async def _settle_down(live: Live) -> None:
+    """Nothing is under way between it and the server: then it can be frozen for long.
+
+    The second answer shows that the guest has seen what the server said before.
+    """
+    await check_health(live)
+    await live.uplink.quiet()
+    await check_health(live)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,9 +34,6 @@ class LivePool:
     failures: int = 0
     """Fills that failed, since the last that did not."""
     not_before: float = 0.0
-    returning: int = 0
-    """Out of the stock for a moment: looked at, or given back because another one was handed out."""
-    returned: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -46,7 +42,7 @@ class LivePool:
     @property
     def size(self) -> int:
         """Sandboxes it has, ready or on their way."""
-        return len(self.stock) + self.filling + self.returning
+        return len(self.stock) + self.filling
 
     def target(self, now: float, room: int) -> int:
         """``room``: sandboxes the server may have more than those that are not this pool's."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -33,8 +32,8 @@ class Places(Protocol):
     def room(self) -> int:
         """Sandboxes the server may have besides those that somebody has."""
 
-    def reserve(self, owner: str) -> AbstractContextManager[None]:
-        """A place among the owner's, held until the body ends. `LimitReached`."""
+    def check_limits(self, owner: str) -> None:
+        """`LimitReached` unless the owner may have one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class PoolService:
         self._pools: dict[tuple[str, str], LivePool] = {}
         self.foreground = Foreground(monotonic)
         self._keeper = Keeper(self, workshop, self.foreground, monotonic)
-        self._claims = Claims(store, workshop, clock, monotonic, self._keeper.wake)
+        self._claims = Claims(store, workshop, clock, monotonic)
         templates.pools_of = self.pools_of
         templates.changed = self._keeper.wake
 
@@ -94,7 +93,6 @@ class PoolService:
 
     async def close(self) -> None:
         await self._keeper.close()
-        await self._claims.close()
 
     # The API
 
@@ -163,7 +161,7 @@ class PoolService:
 
     # Creates
 
-    async def claim(self, owner: str, wanted: SandboxCreate, key: IdempotencyClaim | None = None) -> SandboxRow | None:
+    def claim(self, owner: str, wanted: SandboxCreate, key: IdempotencyClaim | None = None) -> SandboxRow | None:
         """A ready sandbox that is now this create's; None: there is none, so make one.
 
         Raises:
@@ -179,11 +177,9 @@ class PoolService:
         now = self._monotonic()
         pool.demand.seen(now)
         pool.intents.met(now)
-        try:
-            with self._places.reserve(owner):
-                row = await self._claims.claim(pool, wanted, made.env, key)
-        finally:
-            self._keeper.wake()
+        self._places.check_limits(owner)
+        row = self._claims.claim(pool, wanted, made.env, key)
+        self._keeper.wake()
         if row is None:
             pool.misses += 1
         else:

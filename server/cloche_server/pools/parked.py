@@ -1,7 +1,6 @@
 """The ready sandboxes of one pool, and which of them is handed out next. Pure.
 
-One that is awake goes first, then the oldest, so that none grows old as long as creates come. One that did not answer in
-time is set aside: it is looked at again, and meanwhile taken only when there is no other.
+One that is awake goes first, then the oldest, so that none grows old as long as creates come.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ class Parked:
     recipe: Recipe
     since: float
     checked: float
-    suspect: bool = False
     frozen: bool = False
 
 
@@ -51,12 +49,10 @@ class Stock:
     def discard(self, sandbox_id: str) -> Parked | None:
         return self._ready.pop(sandbox_id, None)
 
-    def take(self, recipe: Recipe, now: float, max_age_s: float) -> Parked | None:
-        """The next one to hand out, gone from the stock: two creates never get the same."""
-        good = [one for one in self._ready.values() if one.recipe == recipe and now - one.since < max_age_s]
-        if not good:
-            return None
-        return self._ready.pop(min(good, key=lambda one: (one.suspect, one.frozen, one.since)).sandbox_id)
+    def best(self, recipe: Recipe, now: float, max_age_s: float) -> list[Parked]:
+        """Those that may be handed out, in that order."""
+        good = (one for one in self._ready.values() if one.recipe == recipe and now - one.since < max_age_s)
+        return sorted(good, key=lambda one: (one.frozen, one.since))
 
     def unwanted(self, recipe: Recipe | None, now: float, max_age_s: float, wanted: int) -> list[Parked]:
         """To be removed: of another recipe, too old, or more than are wanted (the oldest of those)."""
@@ -66,8 +62,9 @@ class Stock:
         return bad + [self._ready[key] for key in surplus]
 
     def due(self, now: float, every_s: float) -> Parked | None:
-        """The one whose last health check is longest ago, when that is longer than ``every_s``."""
-        first = min(self._ready.values(), key=lambda one: one.checked, default=None)
+        """The one that is awake and whose last health check is longest ago, when that is longer than ``every_s``."""
+        awake = (one for one in self._ready.values() if not one.frozen)
+        first = min(awake, key=lambda one: one.checked, default=None)
         return first if first is not None and now - first.checked >= every_s else None
 
     def all(self) -> Iterable[Parked]:

@@ -3,6 +3,7 @@ themselves."""
 
 from cloche_server.sandboxes._creating import Claim
 from cloche_server.sandboxes._drivers import DriverSet
+from cloche_server.sandboxes._failure import not_running
 from cloche_server.sandboxes._idempotent import IdempotentCreate
 from cloche_server.sandboxes._live import Live
 from cloche_server.sandboxes._recovery import Recovered, recover
@@ -10,7 +11,7 @@ from cloche_server.sandboxes._resting import previous_of
 from cloche_server.sandboxes._saved import Saved, SavedIdentity
 from cloche_server.sandboxes._seams import Images, Limits, ResolvedImage, Volumes
 from cloche_server.sandboxes._service import SandboxService
-from cloche_server.sandboxes._waking import check_epoch, not_running
+from cloche_server.sandboxes._waking import check_epoch
 
 __all__ = [
     "Claim",

@@ -74,6 +74,7 @@ class Ending:
             ended_us=row.ended_us or registry.clock(),
             env=dict.fromkeys(row.env, ""),
             previous=None,
+            known_as=None,
         )
         _LOG.info("sandbox deleted", extra={"sandbox_id": sandbox_id})
         return deleted

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import signal
-from typing import Literal
+from typing import Any, Final, Literal
 
-from cloche.models import Failure
+from cloche.errors import SandboxNotRunning
+from cloche.models import Failure, SandboxState
 from cloche_server.drivers import ExitReason, SandboxStatus
+from cloche_server.state import SandboxRow
+
+ASLEEP: Final = frozenset({SandboxState.PAUSED, SandboxState.SUSPENDED, SandboxState.STOPPED})
+"""From these it can be woken."""
 
 
 def failure_of(status: SandboxStatus) -> Failure:
@@ -46,3 +51,13 @@ def _signal_name(number: int | None) -> str | None:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def not_running(row: SandboxRow) -> SandboxNotRunning:
+    """What it is instead, why, and what to do."""
+    details: dict[str, Any] = {"state": row.state.value, "sandbox_id": row.id}
+    if row.failure is not None:
+        details["failure"] = row.failure.model_dump()
+    why = f": {row.failure.message}" if row.failure else ""
+    hint = "resume it first; looking does not wake a sandbox" if row.state in ASLEEP else None
+    return SandboxNotRunning(f"sandbox {row.id} is {row.state.value}{why}", hint=hint, details=details)

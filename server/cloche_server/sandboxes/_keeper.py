@@ -136,7 +136,10 @@ class Keeper:
         self._failures.pop(sandbox_id, None)
 
     async def _hear(self, live: Live) -> None:
-        """Calls under way are work, too: an upload may take an hour."""
+        """Calls under way are work, too: an upload may take an hour. Nothing was done in one that was not told yet who it
+        is."""
+        if live.row.known_as is not None:
+            return
         if live.uplink.pool.working:
             live.active_us = self._registry.clock()
             return

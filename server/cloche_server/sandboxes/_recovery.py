@@ -112,9 +112,13 @@ def _changes(row: SandboxRow, event: Event) -> dict[str, object]:
 
 
 async def _adopt(service: SandboxService, row: SandboxRow, driver: Driver, done: Recovered) -> None:
-    """Frozen or not as the row says: the server may have died between the two. If it ends just now, the watch says so."""
-    with suppress(SandboxNotRunning):
-        await (driver.pause(row.id) if row.state is _S.PAUSED else driver.resume(row.id))
+    """Frozen or not as the row says: the server may have died between the two. If it ends just now, the watch says so.
+
+    What is parked in a pool, or was claimed and not used yet, stands still or not as it did: see `cloche_server.pools`.
+    """
+    if row.pool is None and row.known_as is None:
+        with suppress(SandboxNotRunning):
+            await (driver.pause(row.id) if row.state is _S.PAUSED else driver.resume(row.id))
     await service.adopt(row, driver)
     done.adopted.append(row.id)
 

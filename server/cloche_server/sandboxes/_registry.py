@@ -76,6 +76,11 @@ class Registry:
         state = next_state(self.known(sandbox_id).state, event, sandbox_id)
         return self.update(sandbox_id, state=state, **changes)
 
+    def bound(self, live: Live) -> None:
+        """Its guest goes by what the row says."""
+        if self.live.get(live.row.id) is live:
+            live.row = self.store.update(live.row, known_as=None)
+
     def touch(self, sandbox_id: str) -> None:
         """A call went into it now. Cheap: nothing is written."""
         live = self.live.get(sandbox_id)

@@ -14,6 +14,7 @@ from cloche.models import SandboxState
 from cloche_server.drivers import Driver
 from cloche_server.ids import new_epoch
 from cloche_server.lifecycle import Event, next_state
+from cloche_server.sandboxes._binding import Binding
 from cloche_server.sandboxes._changes import Changes
 from cloche_server.sandboxes._journal_events import tell_state
 from cloche_server.sandboxes._registry import Registry
@@ -32,10 +33,11 @@ class Resting:
     All raise what `next_state` does, `Conflict` when another change goes on for too long, and `UnsupportedCapability`.
     """
 
-    def __init__(self, registry: Registry, changes: Changes, saving: Saving) -> None:
+    def __init__(self, registry: Registry, changes: Changes, saving: Saving, binding: Binding) -> None:
         self._registry = registry
         self._changes = changes
         self._saving = saving
+        self._binding = binding
 
     async def pause(self, sandbox_id: str) -> SandboxRow:
         return await self._changes.run(sandbox_id, "pause", lambda: self._pause(sandbox_id))
@@ -57,6 +59,7 @@ class Resting:
         next_state(row.state, Event.PAUSE, sandbox_id)
         live = self._registry.live[sandbox_id]
         _must_be_able(live.driver, "pause", "pausing", "suspend or stop it")
+        await self._binding.bound(live)
         await quieten(live.uplink)
         try:
             await tell_state(live, _S.PAUSED, "pause", held=True)
@@ -82,6 +85,7 @@ class Resting:
         if event is Event.SUSPEND:
             _must_be_able(live.driver, "memory_snapshot", "suspending", "stop it: files are kept, processes end")
         _must_be_able(live.driver, "file_snapshot", "stopping", "delete it")
+        await self._binding.bound(live)
         if row.state is _S.PAUSED:  # its guest has to close its connections
             await live.driver.resume(sandbox_id)
         # What a life before left must not be taken for this one's, should the server die in the middle.

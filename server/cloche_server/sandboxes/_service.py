@@ -19,10 +19,12 @@ from cloche_server.clock import Clock, now_us
 from cloche_server.drivers import Driver
 from cloche_server.lifecycle import Event
 from cloche_server.metrics import Metrics
+from cloche_server.sandboxes._binding import Binding
 from cloche_server.sandboxes._changes import WAIT_S, Changes
 from cloche_server.sandboxes._creating import Claim, Creating, check_policy
 from cloche_server.sandboxes._drivers import DriverSet
 from cloche_server.sandboxes._ending import Ending
+from cloche_server.sandboxes._failure import not_running
 from cloche_server.sandboxes._keeper import Keeper
 from cloche_server.sandboxes._live import Live
 from cloche_server.sandboxes._registry import Registry, gone
@@ -31,7 +33,7 @@ from cloche_server.sandboxes._saved import Saved, SavedIdentity, SavedStates
 from cloche_server.sandboxes._saving import Saving
 from cloche_server.sandboxes._seams import Images, Limits, NoVolumes, ResolvedImage, Volumes
 from cloche_server.sandboxes._start import Source, expected_of
-from cloche_server.sandboxes._waking import Waking, not_running
+from cloche_server.sandboxes._waking import Waking
 from cloche_server.sandboxes._watching import Watching
 from cloche_server.state import IdempotencyStore, PageToken, SandboxFilter, SandboxRow, SandboxStore
 from cloche_server.uplink import UplinkHub
@@ -75,10 +77,11 @@ class SandboxService:
         volumes = volumes or NoVolumes()
         self.changes: Final = Changes()
         self._watching: Final = Watching(self.registry)
+        self.binding: Final = Binding(self.registry, self._watching)
         self._saving: Final = Saving(self.registry, self._watching)
         self._creating: Final = Creating(self.registry, self._watching, idempotency, volumes)
-        self._resting: Final = Resting(self.registry, self.changes, self._saving)
-        self._waking: Final = Waking(self.registry, self.changes, self._watching, volumes)
+        self._resting: Final = Resting(self.registry, self.changes, self._saving, self.binding)
+        self._waking: Final = Waking(self.registry, self.changes, self._watching, self.binding, volumes)
         self._ending: Final = Ending(self.registry, self.changes, self._creating, self._watching)
         self._keeper: Final = Keeper(self.registry, self)
 
@@ -115,10 +118,11 @@ class SandboxService:
         rows, next_page = self.store.list(wanted, limit, after)
         return [(self.registry.row(row.id) or row).to_model() for row in rows], next_page
 
-    def running(self, principal: Principal, sandbox_id: str) -> Live:
+    async def running(self, principal: Principal, sandbox_id: str) -> Live:
         """For looking into one: `SandboxNotRunning` says what the sandbox is instead, and why."""
         row, live = self.get(principal, sandbox_id), self.registry.live.get(sandbox_id)
         if live is not None and row.state is SandboxState.RUNNING:
+            await self.binding.bound(live)
             return live
         raise not_running(row)
 
@@ -327,6 +331,6 @@ class SandboxService:
         """Waits for what is under way, then stops watching."""
         await self._keeper.close()
         bound_s = self._limits.start_timeout_s
-        for part in (self._creating, self._waking, self.changes, self._ending):
+        for part in (self._creating, self._waking, self.changes, self._ending, self.binding):
             await part.close(bound_s)
         await self._watching.close()

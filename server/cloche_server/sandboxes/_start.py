@@ -57,8 +57,10 @@ class Life:
 
 
 def expected_of(row: SandboxRow) -> Expected:
-    """Of a guest that was told already who it is."""
-    return Expected(sandbox_id=row.id, epoch=row.epoch, token_hash=row.token_hash, env=row.env, sudo=row.sudo)
+    """Of a guest that was told already who it is, or was claimed and not told yet."""
+    now = Expected(sandbox_id=row.id, epoch=row.epoch, token_hash=row.token_hash, env=row.env, sudo=row.sudo)
+    known = row.known_as
+    return now if known is None else replace(now, former_epoch=known["epoch"], former_env=known["env"])
 
 
 def expected_first(life: Life) -> Expected:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Final
 
 from cloche.errors import LimitReached, SandboxNotRunning, SandboxUnreachable, Stale
 from cloche.models import SandboxState
@@ -16,7 +16,9 @@ from cloche_server.auth import hash_secret
 from cloche_server.ids import new_uplink_token, next_life, same_memory
 from cloche_server.lifecycle import TRANSIENT, Event, next_state
 from cloche_server.lifecycle.policy import is_over
+from cloche_server.sandboxes._binding import Binding
 from cloche_server.sandboxes._changes import WAIT_S, Changes, retrieve
+from cloche_server.sandboxes._failure import ASLEEP, not_running
 from cloche_server.sandboxes._journal_events import tell_state
 from cloche_server.sandboxes._live import Live
 from cloche_server.sandboxes._registry import Registry
@@ -30,8 +32,6 @@ _LOG: Final = logging.getLogger("cloche.sandboxes")
 
 _S = SandboxState
 
-_ASLEEP: Final = frozenset({_S.PAUSED, _S.SUSPENDED, _S.STOPPED})
-
 MAX_TURNS: Final = 4
 """A call that finds the sandbox changed again, so often in a row, is told so."""
 
@@ -39,10 +39,13 @@ MAX_TURNS: Final = 4
 class Waking:
     """See the module's words."""
 
-    def __init__(self, registry: Registry, changes: Changes, watching: Watching, volumes: Volumes) -> None:
+    def __init__(
+        self, registry: Registry, changes: Changes, watching: Watching, binding: Binding, volumes: Volumes
+    ) -> None:
         self._registry = registry
         self._changes = changes
         self._watching = watching
+        self._binding = binding
         self._volumes = volumes
         self._waking: dict[str, asyncio.Task[SandboxRow]] = {}
 
@@ -63,7 +66,8 @@ class Waking:
         return await asyncio.shield(task)
 
     async def awake(self, row: SandboxRow, epoch: str | None = None) -> Live:
-        """For a call that goes into the sandbox: waits for a change under way, and wakes it when its policy says so.
+        """For a call that goes into the sandbox: waits for a change under way, wakes it when its policy says so, and tells
+        its guest who it is when it was claimed and nobody has.
 
         ``epoch``: the life the caller's handle is of. `Stale` when its memory is gone.
         """
@@ -72,8 +76,9 @@ class Waking:
             live = self._registry.live.get(row.id)
             if live is not None and row.state is _S.RUNNING:
                 self._registry.touch(row.id)
+                await self._binding.bound(live)
                 return live
-            if row.state in _ASLEEP and row.lifecycle.auto_resume:
+            if row.state in ASLEEP and row.lifecycle.auto_resume:
                 await self.resume(row.id)
             elif row.state in TRANSIENT and row.state is not _S.CREATING:
                 await self._changes.settled(row.id, WAIT_S)
@@ -177,13 +182,3 @@ def check_epoch(row: SandboxRow, epoch: str | None) -> None:
             hint="get the sandbox again, in Python by sandbox.refresh(), to go on in its present life",
             details={"epoch": epoch, "now": row.epoch},
         )
-
-
-def not_running(row: SandboxRow) -> SandboxNotRunning:
-    """What it is instead, why, and what to do."""
-    details: dict[str, Any] = {"state": row.state.value, "sandbox_id": row.id}
-    if row.failure is not None:
-        details["failure"] = row.failure.model_dump()
-    why = f": {row.failure.message}" if row.failure else ""
-    hint = "resume it first; looking does not wake a sandbox" if row.state in _ASLEEP else None
-    return SandboxNotRunning(f"sandbox {row.id} is {row.state.value}{why}", hint=hint, details=details)

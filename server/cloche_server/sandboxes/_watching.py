@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from cloche.errors import ClocheError
+from cloche.models import Failure
 from cloche_server.drivers import Driver
 from cloche_server.lifecycle import Event
 from cloche_server.sandboxes._failure import failure_of
@@ -49,10 +50,18 @@ class Watching:
         except ClocheError as error:
             _LOG.error("the watch of a sandbox failed", extra={"sandbox_id": sandbox_id}, exc_info=error)
             return
-        if sandbox_id in self.deleting:
-            return
+        if sandbox_id not in self.deleting:
+            await self._ended(live, failure_of(status))
+
+    async def give_up(self, live: Live, failure: Failure) -> None:
+        """It is of no use to anybody: it ends, and that is why."""
+        if live.watch is not None:
+            live.watch.cancel()
+        await self._ended(live, failure)
+
+    async def _ended(self, live: Live, failure: Failure) -> None:
+        sandbox_id = live.row.id
         await self._registry.life_ends(live.row)
-        failure = failure_of(status)
         _LOG.warning("sandbox ended", extra={"sandbox_id": sandbox_id, "reason": failure.reason})
         registry = self._registry
         live.row = registry.happen(sandbox_id, Event.ENDED, ended_us=registry.clock(), failure=failure)

@@ -127,4 +127,5 @@ def _changes(snapshot: SnapshotRow) -> dict[str, Any]:
         "token_hash": snapshot.identity.get("session_hash", ""),
         "previous": {**snapshot.identity, "state": state.value},
         "parent": snapshot.id,
+        "known_as": None,
     }

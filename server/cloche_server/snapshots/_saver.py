@@ -114,6 +114,7 @@ class Saver:
         live = self._sandboxes.registry.live.get(row.id)
         if live is None or row.state not in (SandboxState.RUNNING, SandboxState.PAUSED):
             raise not_running(row)
+        await self._sandboxes.binding.bound(live)
         async with _unfrozen(live):
             return await self._sandboxes.save(live, directory, keep_running=True, reason=what)
 

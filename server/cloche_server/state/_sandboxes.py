@@ -71,6 +71,8 @@ class SandboxRow:
     """Parked there, ready; nobody sees it until it is claimed."""
     usage: dict[str, float] = field(default_factory=dict)
     """Sums over the lives that have ended."""
+    known_as: dict[str, Any] | None = None
+    """Claimed, and its guest was not told yet: the ``epoch`` and ``env`` that the guest still goes by."""
 
     def to_model(self) -> Sandbox:
         return Sandbox.model_validate(

@@ -57,6 +57,7 @@ sandboxes: Final = Table(
     Column("previous", JSON),
     Column("pool", String(64)),
     Column("usage", JSON, nullable=False),
+    Column("known_as", JSON(none_as_null=True)),
 )
 
 # Deleted sandboxes stay as rows, so that their ids answer 410, but give their names free.

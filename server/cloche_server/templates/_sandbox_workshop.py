@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
-from cloche.errors import Gone
+from cloche.errors import ClocheError, Gone
 from cloche.models import SandboxCreate
+from cloche_server.drivers import RunState
 from cloche_server.sandboxes import Claim, SandboxService
 from cloche_server.sandboxes._live import Live
 from cloche_server.snapshots._library import SnapshotLibrary
@@ -66,9 +68,14 @@ class SandboxWorkshop:
         live = self._sandboxes.registry.live.get(sandbox_id)
         return live if live is not None and live.row.pool is not None else None
 
-    async def freeze(self, live: Live) -> None:
-        if "pause" in live.driver.capabilities:
-            await live.driver.pause(live.row.id)
+    async def freeze(self, live: Live) -> bool:
+        if "pause" not in live.driver.capabilities:
+            return False
+        await live.driver.pause(live.row.id)
+        return True
+
+    async def is_frozen(self, live: Live) -> bool:
+        return (await live.driver.inspect(live.row.id)).state is RunState.PAUSED
 
     async def thaw(self, live: Live) -> None:
         if "pause" in live.driver.capabilities:
@@ -76,6 +83,14 @@ class SandboxWorkshop:
 
     def handed_out(self, live: Live) -> None:
         self._sandboxes.registry.changed(live.row.id)
+
+    async def bind_next(self) -> bool:
+        live = self._sandboxes.binding.next_unbound()
+        if live is None:
+            return False
+        with suppress(ClocheError):  # it is in the log, and whoever needs the sandbox is told
+            await self._sandboxes.binding.bound(live)
+        return True
 
     async def save(self, live: Live, reference: str) -> str:
         return (await self._save(live.row, reference)).id

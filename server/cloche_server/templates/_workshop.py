@@ -20,14 +20,20 @@ class Workshop(Protocol):
     def parked(self, sandbox_id: str) -> Live | None:
         """One that was made here, still runs, and is nobody's yet."""
 
-    async def freeze(self, live: Live) -> None:
-        """It stands still, and costs memory alone, until `thaw`; nothing where the driver cannot. `ClocheError`."""
+    async def freeze(self, live: Live) -> bool:
+        """It stands still, and costs memory alone, until `thaw`; False where the driver cannot. `ClocheError`."""
+
+    async def is_frozen(self, live: Live) -> bool:
+        """Also when another server did it."""
 
     async def thaw(self, live: Live) -> None:
         """It goes on, at once; nothing when it was not frozen. `ClocheError`."""
 
     def handed_out(self, live: Live) -> None:
         """It is somebody's now: its row says so, and whoever looks after lifecycles is told."""
+
+    async def bind_next(self) -> bool:
+        """One that was handed out and was not needed yet is told who it is. False: there was none. Never raises."""
 
     async def save(self, live: Live, reference: str) -> str:
         """The id of a snapshot of it, with memory where the driver can, for the template's version ``reference``."""

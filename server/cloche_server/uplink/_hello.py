@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -35,8 +35,9 @@ class Expected:
     restored it is of the session in the checkpoint.
 
     ``previous``: sandbox id and epoch in the checkpoint it is restored from. ``seed`` and ``reason`` are told with the
-    identity. A sandbox that is claimed by ``POST /v1/identity`` has no previous identity: while it is being told, it may
-    say hello as ``next_epoch``, too, and is then told ``next_env``.
+    identity. A sandbox that was claimed has no previous identity: its guest says hello with ``former_epoch`` until it was told
+    by ``POST /v1/identity``, and for a moment after that, when it dialled before. As long as there is a ``former_env`` nobody
+    knows that it was told, and that is the environment it hears.
     """
 
     sandbox_id: str
@@ -47,13 +48,18 @@ class Expected:
     previous: tuple[str, str] | None = None
     seed: str = ""
     reason: RebirthReason | None = None
-    next_epoch: str | None = None
-    next_env: dict[str, str] = field(default_factory=dict)
+    former_epoch: str | None = None
+    former_env: dict[str, str] | None = None
 
-    def settled(self, epoch: str) -> Expected:
-        """Once the guest has taken on the next epoch, or stays with the one it had."""
-        env = self.next_env if epoch == self.next_epoch else self.env
-        return replace(self, epoch=epoch, env=env, next_epoch=None, next_env={})
+    def claimed(self, epoch: str, env: dict[str, str]) -> Expected:
+        """As another one; its guest does not know it yet."""
+        return replace(self, epoch=epoch, env=env, former_epoch=self.epoch, former_env=self.env)
+
+    def as_known_to(self, hello: Hello) -> Expected:
+        """Who the guest is, as far as it was told."""
+        if self.former_env is None or hello.epoch != self.former_epoch:
+            return self
+        return replace(self, epoch=hello.epoch, env=self.former_env)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +88,9 @@ def check_hello(line: bytes, expected: Expected, now: datetime) -> Verdict:
         return Verdict(None, HelloReply(identity=_identity(expected, now), reborn=True))
     if not (by_session or by_token) or hello.sandbox_id != expected.sandbox_id:
         return _refusal("unknown token")
-    if hello.epoch == expected.next_epoch:
-        expected = expected.settled(hello.epoch)
-    if hello.epoch != expected.epoch:
+    if hello.epoch not in (expected.epoch, expected.former_epoch):
         return _refusal("this epoch has ended")
-    return Verdict(hello, HelloReply(identity=_identity(expected, now)))
+    return Verdict(hello, HelloReply(identity=_identity(expected.as_known_to(hello), now)))
 
 
 def _protocol(line: bytes) -> int:

@@ -104,13 +104,13 @@ class Uplink:
         self.greeted.clear()
         self.pool.cut()
 
-    def expect_next(self, epoch: str, env: dict[str, str]) -> None:
-        """The guest is about to be told another epoch and environment: it may say hello as either until `settle_on`."""
-        self._expected = replace(self._expected, next_epoch=epoch, next_env=env)
+    def be_claimed(self, epoch: str, env: dict[str, str]) -> None:
+        """The sandbox is another one; its guest is to be told, and then `settle` is called."""
+        self._expected = self._expected.claimed(epoch, env)
 
-    def settle_on(self, epoch: str) -> None:
-        """The epoch that the guest has now; the other one has ended."""
-        self._expected = self._expected.settled(epoch)
+    def settle(self) -> None:
+        """The guest knows that it was claimed."""
+        self._expected = replace(self._expected, former_env=None)
 
     async def quiet(self, still_s: float = 0.05, bound_s: float = 2.0) -> None:
         """Returns when the guest has dialled what it wants to dial: nothing came for ``still_s``, or ``bound_s`` is over.

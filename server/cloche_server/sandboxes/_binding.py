@@ -1,0 +1,138 @@
+"""A claimed sandbox' guest is told who it is: by the first call that needs it, or by whoever has time before.
+
+A claim changes the row alone: its guest, which most often stands still, goes by what it was told in the pool, and
+the row remembers that (``known_as``) until the guest has said yes. Nothing of its owner's reaches the guest before:
+every way into a sandbox goes through `bound`, and so does every change of its life that looks at its memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from typing import Final
+
+from cloche.errors import ClocheError, SandboxUnreachable
+from cloche.models import Failure, SandboxState
+from cloche.models.guest import Identity
+from cloche_server.clock import to_datetime
+from cloche_server.relay import GuestCall, call_guest
+from cloche_server.sandboxes._changes import retrieve
+from cloche_server.sandboxes._failure import not_running
+from cloche_server.sandboxes._live import Live
+from cloche_server.sandboxes._registry import Registry
+from cloche_server.sandboxes._watching import Watching
+from cloche_server.state import SandboxRow
+
+_LOG: Final = logging.getLogger("cloche.sandboxes")
+
+AT_ONCE: Final = 4
+"""Guests that are told. Each takes 10 ms of processor time (gVisor): a hundred at once would make all of them slow."""
+
+BOUND_S: Final = 5.0
+"""For the answer of one guest, on a busy machine too. Measured: 2 ms on a quiet one with two cores, 5 ms on gVisor."""
+
+ENDING_S: Final = 1.0
+"""A sandbox that was killed while it stood still dies when it goes on, and the watch hears of it a moment later."""
+
+AGAIN_S: Final = 30.0
+"""Nobody is told unasked for so long after it did not answer."""
+
+
+class Binding:
+    """Owns the tellings under way; many callers share one."""
+
+    def __init__(self, registry: Registry, watching: Watching) -> None:
+        self._registry = registry
+        self._watching = watching
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._not_before: dict[str, float] = {}
+
+    async def bound(self, live: Live) -> None:
+        """Returns at once when its guest goes by what the row says; else tells it.
+
+        Raises:
+            SandboxNotRunning: it has ended, as is found out only now if it stood still.
+            SandboxUnreachable: it does not answer. The next call tells it again.
+            Gone: it was deleted meanwhile.
+        """
+        if live.row.known_as is None:
+            return
+        task = self._under_way.get(live.row.id)
+        if task is None:
+            task = self._under_way[live.row.id] = asyncio.create_task(self._bind(live), name=f"bind {live.row.id}")
+            task.add_done_callback(lambda _: self._under_way.pop(live.row.id, None) and None)
+            task.add_done_callback(retrieve)
+        await asyncio.shield(task)
+
+    def next_unbound(self) -> Live | None:
+        """One to be told while there is time: not under way, and not one that did not answer a moment ago."""
+        if self._under_way:
+            return None
+        now = time.monotonic()
+        unbound = (live for live in self._registry.live.values() if live.row.known_as is not None)
+        return next((live for live in unbound if self._not_before.get(live.row.id, 0.0) <= now), None)
+
+    async def _bind(self, live: Live) -> None:
+        row = live.row
+        try:
+            async with self._room:
+                if "pause" in live.driver.capabilities:
+                    await live.driver.resume(row.id)
+                await _tell(live, _identity(row, self._registry.clock()))
+        except ClocheError as error:
+            self._not_before[row.id] = time.monotonic() + AGAIN_S
+            raise await self._what_happened(live, error) from error
+        live.uplink.settle()
+        self._registry.bound(live)
+        self._not_before.pop(row.id, None)
+
+    async def _what_happened(self, live: Live, error: ClocheError) -> ClocheError:
+        await self._watching.settle(live.row.id, ENDING_S)
+        row = self._registry.known(live.row.id)
+        if row.state is not SandboxState.RUNNING:
+            return not_running(row)
+        _LOG.warning("a claimed sandbox did not hear of it", extra={"sandbox_id": row.id, "why": error.message})
+        if isinstance(error, SandboxUnreachable):
+            return SandboxUnreachable(
+                f"sandbox {row.id} came out of a pool, and its guest did not hear of it: {error.message}",
+                hint="send the call again: nothing was done in the sandbox. Or delete it and create another one",
+                details=error.details,
+            )
+        why = f"it came out of a pool, and its guest refused to be this sandbox: {error.message}"
+        await self._watching.give_up(live, Failure(reason="start_failed", message=why))
+        return not_running(self._registry.known(row.id))
+
+    async def close(self, bound_s: float) -> None:
+        """Waits for what is under way."""
+        if self._under_way:
+            await asyncio.wait(list(self._under_way.values()), timeout=bound_s)
+
+
+async def _tell(live: Live, identity: Identity) -> None:
+    """Twice, when a connection that was idle turns out to be closed: to say it again changes nothing."""
+    call = GuestCall("POST", "/v1/identity", {204}, BOUND_S, identity.model_dump_json().encode())
+    try:
+        await _ask(live, call)
+    except SandboxUnreachable as error:
+        if not error.details.get("cut"):
+            raise
+        await _ask(live, call)
+
+
+async def _ask(live: Live, call: GuestCall) -> None:
+    (await call_guest(live.uplink.pool, call, 1024)).close()
+
+
+def _identity(row: SandboxRow, now_us: int) -> Identity:
+    return Identity(
+        sandbox_id=row.id,
+        epoch=row.epoch,
+        env=row.env,
+        sudo=row.sudo,
+        now=to_datetime(now_us),
+        seed=secrets.token_hex(32),
+        reason="claim",
+    )
