@@ -15,6 +15,7 @@ from ipykernel.ipkernel import IPythonKernel
 from jupyter_client.session import extract_header
 
 from ._capture import Capture
+from ._debugger import LateDebugger
 from ._environment import Environment
 from ._inspection import Inspector
 from ._modules import Modules
@@ -31,6 +32,7 @@ class ClocheKernel(IPythonKernel):
     """
 
     shell_class = KernelShell
+    debugger_class = LateDebugger
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

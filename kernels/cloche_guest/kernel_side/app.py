@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import json
 import os
 from typing import Any
@@ -28,6 +29,11 @@ messages."""
 
 class ClocheKernelApp(IPKernelApp):
     """ipykernel's application with three sockets fewer worries: see each method."""
+
+    @property
+    def blocking_class(self) -> Any:  # type: ignore[override]  # written by nobody
+        """Named by the base class, which so imports all of jupyter_client (see `_late_package`); for its clients only."""
+        return importlib.import_module("jupyter_client").BlockingKernelClient
 
     def parse_command_line(self, argv: Any = None) -> None:
         """There is none; making the parser for it takes a quarter of a forked kernel's start."""

@@ -28,6 +28,7 @@ def _load_package() -> None:
 
 def _main() -> None:
     _load_package()
+    importlib.import_module("cloche_kernel.postponed").postpone()
     arguments = sys.argv[1:]
     if arguments[0] == "--zygote":
         order = importlib.import_module("cloche_kernel.zygote").serve(int(arguments[1]))
