@@ -59,6 +59,10 @@ def template_log(reference: str) -> Call[models.TemplateLog]:
     return Call("GET", f"{template_path(reference)}/log", _log, repeatable=True)
 
 
+def template_events_path(reference: str) -> str:
+    return f"{template_path(reference)}/events"
+
+
 def put_pool(name: str, body: models.PoolCreate) -> Call[models.Pool]:
     return Call("PUT", pool_path(name), _pool, body=json_body(body), repeatable=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from typing import Final, TypeAlias, TypedDict, Unpack
 
 from pydantic import JsonValue
@@ -10,19 +10,26 @@ from pydantic import JsonValue
 from cloche import _template_calls as _calls
 from cloche import models
 from cloche._answers import built
-from cloche._build_log import BuildLog
-from cloche._flow import Flow, Tell, awaiting, blocking, send, send_patiently
+from cloche._flow import Flow, Follow, Tell, awaiting, blocking, send, send_patiently
 from cloche._link import AsyncLink, Link
 from cloche._pages import all_pages
 from cloche._patience import Patience
 from cloche._run_handle import WAIT_S
-from cloche.errors import Gone, NotFound, TemplateBuildFailed
-from cloche.models import Intent, IntentCreate, Pool, PoolCreate, Resources, Template, TemplateCreate, TemplateLog
+from cloche._tail import Tail
+from cloche.errors import CursorError, Gone, NotFound, TemplateBuildFailed
+from cloche.models import (
+    Event,
+    Intent,
+    IntentCreate,
+    Pool,
+    PoolCreate,
+    Resources,
+    Template,
+    TemplateCreate,
+    TemplateLog,
+)
 
 OnLog: TypeAlias = Callable[[str], object]
-
-LOOK_S: Final = 1.0
-"""Between two looks at the log of a build, when somebody reads it."""
 
 END_CHARACTERS: Final = 4000
 """Of the log, in an error; as much as the server itself would give."""
@@ -67,22 +74,29 @@ class TemplateFlows:
 
     def _built(self, template: Template, on_log: OnLog | None) -> Flow[Template]:
         """``template`` when its build is over."""
-        reference, log = reference_of(template), BuildLog()
-        while template.state == "building":
-            if on_log is not None:
-                yield from self._tell(reference, log, on_log)
-            call = _calls.template(reference, WAIT_S if on_log is None else LOOK_S)
-            template = yield from send_patiently(call, self._patience)
+        reference = reference_of(template)
         if on_log is not None:
-            yield from self._tell(reference, log, on_log)
+            yield from self._show(reference, on_log)
+            template = yield from send_patiently(_calls.template(reference), self._patience)
+        while template.state == "building":
+            template = yield from send_patiently(_calls.template(reference, WAIT_S), self._patience)
         if template.state != "ready":
             raise (yield from self._failure(template))
         return template
 
-    def _tell(self, reference: str, log: BuildLog, on_log: OnLog) -> Flow[None]:
-        now = yield from send_patiently(_calls.template_log(reference), self._patience)
-        if news := log.news(now):
-            yield Tell(on_log, news)
+    def _show(self, reference: str, on_log: OnLog) -> Flow[None]:
+        def take(event: Event) -> Flow[None]:
+            if text := text_of(event):
+                yield Tell(on_log, text)
+
+        try:
+            yield Follow(self._tail(reference, None), take)
+        except CursorError:
+            return  # a server that was killed has lost the log with the build, and says so next
+
+    def _tail(self, template: str, cursor: str | None) -> Tail:
+        path = _calls.template_events_path(template)
+        return Tail(path, cursor=cursor, last_type="finished", patience=self._patience)
 
     def _failure(self, template: Template) -> Flow[TemplateBuildFailed]:
         """As the server's own answer would be, had it waited."""
@@ -121,6 +135,13 @@ class TemplateFlows:
         :raises Conflict: a pool is filled from it.
         """
         return (yield from send(_calls.delete_template(template)))
+
+
+def text_of(event: Event) -> str:
+    """What an event of a build's log has to show; nothing for the last."""
+    if event.type == "gap":
+        return f"\n[... {event.data['characters']} characters left out ...]\n"
+    return str(event.data["text"]) if event.type == "output" else ""
 
 
 def reference_of(template: Template) -> str:
@@ -195,6 +216,14 @@ class Templates(TemplateFlows):
         super().__init__(link.patience)
         self._link = link
 
+    def follow(self, template: str, cursor: str | None = None) -> Generator[Event, None, None]:
+        """What a build prints, while it prints it: ``output`` events, and at its end ``finished`` with ``state`` and
+        ``failure``. Of a build that is over: all it has printed. Reconnects, and neither repeats nor leaves out an event.
+
+        :param cursor: go on behind this event.
+        """
+        return self._link.follow(self._tail(template, cursor))
+
     create = blocking(TemplateFlows._create)
     list = blocking(TemplateFlows._list)
     get = blocking(TemplateFlows._get)
@@ -208,6 +237,10 @@ class AsyncTemplates(TemplateFlows):
     def __init__(self, link: AsyncLink) -> None:
         super().__init__(link.patience)
         self._link = link
+
+    def follow(self, template: str, cursor: str | None = None) -> AsyncGenerator[Event, None]:
+        """What a build prints, while it prints it; see `Templates.follow`."""
+        return self._link.follow(self._tail(template, cursor))
 
     create = awaiting(TemplateFlows._create)
     list = awaiting(TemplateFlows._list)

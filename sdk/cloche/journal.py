@@ -47,6 +47,14 @@ class Cursor:
     def __str__(self) -> str:
         return f"{self.epoch}.{self.seq}.{self.offset}"
 
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """`MalformedCursor` for what is none of ours."""
+        match = _CURSOR.fullmatch(text)
+        if match is None:
+            raise MalformedCursor(f"{text[:80]!r} is not a cursor", hint="send a cursor exactly as it was received")
+        return cls(match[1], int(match[2]), int(match[3]))
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -201,10 +209,7 @@ class Journal:
         """
         if text is None:
             return self.start
-        match = _CURSOR.fullmatch(text)
-        if match is None:
-            raise MalformedCursor(f"{text[:80]!r} is not a cursor", hint="send a cursor exactly as it was received")
-        cursor = Cursor(match[1], int(match[2]), int(match[3]))
+        cursor = Cursor.parse(text)
         self._check(cursor)
         return cursor
 

@@ -6,9 +6,12 @@ from typing import Final
 
 from cloche.errors import (
     Conflict,
+    CursorBeyondHead,
     DriverUnavailable,
+    ForeignCursor,
     Gone,
     LimitReached,
+    MalformedCursor,
     NotFound,
     TemplateBuildFailed,
 )
@@ -24,7 +27,7 @@ from cloche.models import (
     TemplateLog,
 )
 from cloche_server.api import pools, templates
-from cloche_server.routing import BuildWait, ListTemplates, Route, WaitForBuild
+from cloche_server.routing import BuildWait, FromCursor, ListTemplates, Route, Streams, WaitForBuild
 
 _T: Final = "/v1/templates/{template_ref}"
 _P: Final = "/v1/pools/{pool_name}"
@@ -73,6 +76,19 @@ _TEMPLATES: Final = [
         {200: TemplateLog},
         templates.log,
         own_errors=(NotFound, Gone),
+    ),
+    Route(
+        "GET",
+        _T + "/events",
+        "follow_template",
+        "What the build prints, and how it ends: `output`, `gap`, `finished`",
+        "templates",
+        {200: "text/event-stream"},
+        templates.follow,
+        query=FromCursor,
+        own_errors=(NotFound, Gone, MalformedCursor, ForeignCursor, CursorBeyondHead),
+        streams=Streams.OWN,
+        headers=("Last-Event-ID",),
     ),
     Route(
         "DELETE",

@@ -173,6 +173,32 @@ def test_cloche_shell_can_be_left_and_come_back_to(sandbox: Sandbox, environ: di
     assert again.end() == 0
 
 
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_cloche_shell_wakes_a_sandbox_that_was_put_to_rest(
+    server: ServerProcess, environ: dict[str, str], by_itself: bool
+) -> None:
+    with (
+        Client(f"http://127.0.0.1:{server.port}", server.key) as client,
+        Sandbox.create(client=client, driver="gvisor", lifecycle={"auto_resume": False}) as place,
+    ):
+        screen = Screen(*(("--wake",) if by_itself else ()), place.id, **environ)
+        screen.until(rb"\$ ")
+        screen.type(b"kept=here\r")
+        screen.until(rb"\$ ")
+        place.suspend()
+        if not by_itself:
+            screen.until(rb"suspend.*Any key wakes it")
+            assert place.refresh().state == "suspended"
+            screen.type(b"x")
+        screen.until(rb"waking it.*connected again", 60)
+        screen.type(b"echo $kept\r")
+        screen.until(rb"[\r\n]here\r\n")
+        assert place.refresh().state == "running"
+        screen.type(b"exit 3\r")
+        screen.until(rb"exit\r\n")
+        assert screen.end() == 3
+
+
 SIZES = """
 import os, signal, sys
 signal.signal(signal.SIGWINCH, lambda *_: os.write(1, b"%d %d\\n" % os.get_terminal_size(0)))

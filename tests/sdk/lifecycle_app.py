@@ -103,6 +103,9 @@ def template_answer(handler: Handler, *parts: str) -> tuple[int, Any] | None:  #
             return 200, models.Page[models.Template](items=[build.template for build in lives.builds.values()])
         case ("GET", "templates", reference, "log"):
             return 200, models.TemplateLog(text=found_build(lives, reference).log, truncated=False)
+        case ("GET", "templates", reference, "events"):
+            handler.set_header("Content-Type", "text/event-stream")
+            return 200, followed(found_build(lives, reference), handler.get_argument("cursor", None))
         case ("GET", "templates", reference):
             return 200, asked(found_build(lives, reference))
         case ("DELETE", "templates", reference):
@@ -268,6 +271,19 @@ def asked(build: Build) -> models.Template:
         )
         build.template = build.template.model_copy(update=changes)
     return build.template
+
+
+def followed(build: Build, cursor: str | None) -> bytes:
+    """A line an event, to the end of the build; the first connection is lost in the middle."""
+    while build.template.state == "building":
+        asked(build)
+    lines = build.log.splitlines(keepends=True)
+    seen = int((cursor or "a.0.0").split(".")[2])
+    frames = [(f"a.0.{n + 1}", "output", {"text": line}) for n, line in enumerate(lines)]
+    outcome = {"template": build.template.name, "state": build.template.state, "failure": build.template.failure}
+    frames.append((f"a.1.{len(lines)}", "finished", outcome))
+    shown = frames[:2] if cursor is None else frames[seen:]
+    return "".join(f"id: {at}\nevent: {kind}\ndata: {json.dumps(data)}\n\n" for at, kind, data in shown).encode()
 
 
 def found_build(lives: PlayedLives, reference: str) -> Build:

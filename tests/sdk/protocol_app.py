@@ -479,7 +479,9 @@ class Handler(tornado.web.RequestHandler):
         fits = [
             s
             for s in reversed(self.app.sandboxes.values())
-            if wanted.items() <= s.labels.items() and state in (None, s.state) and name in (None, s.name)
+            if wanted.items() <= s.labels.items()
+            and name in (None, s.name)
+            and (state == s.state if state is not None else s.state is not models.SandboxState.DELETED)
         ]
         start = int(self.get_argument("page", "0"))
         size = min(2, int(self.get_argument("limit", "50")))

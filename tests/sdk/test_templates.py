@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from protocol_app import App
 
 from cloche import AsyncClient, Client
-from cloche._build_log import ANCHOR_CHARACTERS, MISSING, BuildLog
+from cloche._templates import text_of
 from cloche.errors import InvalidRequest, NotFound, TemplateBuildFailed
-from cloche.models import TemplateLog
-
-
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloche._templates.LOOK_S", 0.001)
+from cloche.models import Event
 
 
 def test_a_build_is_waited_for_and_its_log_comes_piece_by_piece(client: Client, app: App) -> None:
@@ -98,27 +91,27 @@ async def test_awaiting_does_the_same(async_client: AsyncClient) -> None:
     assert [each.version for each in await async_client.templates.list()] == [1]
 
 
-@given(st.lists(st.text(max_size=20)), st.data())
-def test_a_short_log_is_read_without_loss_however_often_one_looks(parts: list[str], data: st.DataObject) -> None:
-    reader, text, read = BuildLog(), "", ""
-    for part in parts:
-        text += part
-        if data.draw(st.booleans()):
-            read += reader.news(TemplateLog(text=text, truncated=False))
-    assert read + reader.news(TemplateLog(text=text, truncated=False)) == text
+def test_a_build_is_followed_over_a_lost_connection_to_its_end(client: Client) -> None:
+    client.templates.create("data", wait=False)
+    events = list(client.templates.follow("data@1"))
+    assert [event.data["text"] for event in events[:-1]] == [f"line {n}\n" for n in range(4)]
+    assert (events[-1].type, events[-1].data["state"]) == ("finished", "ready")
+    assert list(client.templates.follow("data", cursor=events[1].cursor)) == events[2:]
 
 
-def test_a_log_whose_middle_is_left_out_goes_on_where_it_was() -> None:
-    lines = [f"{number:05d}\n" for number in range(1000)]
-    reader = BuildLog()
-    reader.news(TemplateLog(text="".join(lines[:800]), truncated=False))
-    shorter = "".join(lines[:100]) + "\n[... 1 characters left out ...]\n" + "".join(lines[500:900])
-    assert reader.news(TemplateLog(text=shorter, truncated=True)) == "".join(lines[800:900])
+async def test_awaiting_follows_the_same(async_client: AsyncClient) -> None:
+    await async_client.templates.create("data", wait=False)
+    events = [event async for event in async_client.templates.follow("data@1")]
+    assert [event.type for event in events] == ["output"] * 4 + ["finished"]
 
 
-def test_a_reader_who_looked_too_seldom_is_told_so() -> None:
-    reader = BuildLog()
-    reader.news(TemplateLog(text="a" * ANCHOR_CHARACTERS, truncated=False))
-    news = reader.news(TemplateLog(text="b" * 10 + "[... left out ...]" + "c" * 30, truncated=True))
-    assert news.startswith(MISSING)
-    assert news.endswith("c" * 20)
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (Event(type="output", cursor="a.0.1", data={"text": "x"}), "x"),
+        (Event(type="gap", cursor="a.0.1", data={"characters": 7}), "\n[... 7 characters left out ...]\n"),
+        (Event(type="finished", cursor="a.1.1", data={"state": "ready"}), ""),
+    ],
+)
+def test_what_an_event_of_a_log_shows(event: Event, text: str) -> None:
+    assert text_of(event) == text

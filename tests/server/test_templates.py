@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +207,85 @@ async def test_an_owner_has_a_bounded_number_of_builds(cloche: Harness) -> None:
     answers = [await build(cloche, "?wait=false", env={"N": str(n)}) for n in range(9)]
     assert [answer.status_code for answer in answers] == [202] * 8 + [429]
     await cloche.client.delete("/v1/templates/t")
+
+
+# Following a build
+
+
+def events_of(text: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """(id, event, data) of each event."""
+    found = []
+    for block in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line and not line.startswith(":"))
+        if "data" in fields:
+            found.append((fields.get("id", ""), fields["event"], json.loads(fields["data"])))
+    return found
+
+
+async def test_a_build_is_followed_to_its_end_and_read_again_from_any_place(cloche: Harness) -> None:
+    assert (await build(cloche, "?wait=false")).status_code == 202
+    whole = await cloche.client.get("/v1/templates/t/events")
+    assert (whole.status_code, whole.headers["content-type"]) == (200, "text/event-stream")
+    events = events_of(whole.text)
+    assert [kind for _, kind, _ in events][-1:] == ["finished"]
+    assert events[-1][2] == {"template": "t@1", "state": "ready", "failure": None}
+    printed = "".join(data["text"] for _, kind, data in events if kind == "output")
+    assert printed == (await cloche.client.get("/v1/templates/t/log")).json()["text"]
+    for cursor, _, _ in events:
+        again = await cloche.client.get("/v1/templates/t@1/events", headers={"Last-Event-ID": cursor})
+        rest = events_of(again.text)
+        assert rest[-1] == events[-1]
+        assert "".join(data.get("text", "") for _, _, data in rest[:-1]) == printed[int(cursor.rsplit(".", 1)[1]) :]
+
+
+@pytest.mark.expected_logs("checkpoint", "could not")
+async def test_a_build_that_is_tried_again_is_another_stream(cloche: Harness) -> None:
+    cloche.driver.checkpoint_error = SnapshotFailed("the disk said no", details={"output": ""})
+    await build(cloche)
+    failed = events_of((await cloche.client.get("/v1/templates/t/events")).text)
+    assert failed[-1][2]["state"] == "failed"
+    assert "the disk said no" in failed[-1][2]["failure"]
+    cloche.driver.checkpoint_error = None
+    await built(cloche)
+    old = await cloche.client.get("/v1/templates/t/events", params={"cursor": failed[-1][0]})
+    assert (old.status_code, old.json()["code"]) == (409, "foreign_cursor")
+    assert events_of((await cloche.client.get("/v1/templates/t/events")).text)[-1][2]["state"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("cursor", "code"),
+    [("x", "malformed_cursor"), ("a.0.0", "foreign_cursor"), ("{epoch}.0.99999", "cursor_beyond_head")],
+)
+async def test_a_cursor_that_cannot_be_is_refused(cloche: Harness, cursor: str, code: str) -> None:
+    await built(cloche)
+    last = events_of((await cloche.client.get("/v1/templates/t/events")).text)[-1][0]
+    answer = await cloche.client.get(
+        "/v1/templates/t/events", params={"cursor": cursor.format(epoch=last.split(".")[0])}
+    )
+    assert answer.json()["code"] == code
+
+
+async def test_a_follower_of_a_build_that_is_deleted_is_told_so_and_one_that_leaves_is_forgotten(
+    cloche: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = asyncio.Event()
+
+    async def slow(_: Any) -> None:
+        await held.wait()
+
+    monkeypatch.setattr("cloche_server.templates._steps.start_default_context", slow)
+    assert (await build(cloche, "?wait=false", contexts=[{}])).status_code == 202
+    log = cloche.server.services.templates._logs["admin", "t", 1]
+    async with cloche.client.stream("GET", "/v1/templates/t@1/events") as leaving:
+        async for line in leaving.aiter_lines():
+            if "== context" in line:
+                break
+    await until(lambda: not log.listeners)
+    following = asyncio.create_task(cloche.client.get("/v1/templates/t@1/events"))
+    await until(lambda: bool(log.listeners))
+    assert (await cloche.client.delete("/v1/templates/t@1")).status_code == 200
+    last = events_of((await following).text)[-1]
+    assert (last[1], last[2]["template"]) == ("finished", "t@1")
+    assert last[2]["state"] in ("failed", "deleted")
+    assert (await cloche.client.head("/v1/templates/t@1/events")).status_code == 405
+    assert (await cloche.client.get("/v1/templates/t@1/events")).status_code == 410

@@ -138,3 +138,33 @@ def test_no_value_of_an_environment_is_read_back() -> None:
     shown = TemplateRow("ann", "data", 1, "ready", spec, "d" * 64, 1).to_model()
     assert "secret" not in shown.model_dump_json()
     assert shown.spec.env == {"A": ""}
+
+
+@given(st.lists(st.text("ab\n", max_size=40_000), max_size=12), st.data())
+def test_whoever_follows_a_log_gets_every_character_or_is_told_how_many_are_lost(
+    parts: list[str], data: st.DataObject
+) -> None:
+    log, place, got = BuildLog(), 0, 0
+    whole = ""
+    for part in parts:
+        log.add(part)
+        whole += part
+        if data.draw(st.booleans()):
+            for piece in log.since(place):
+                place += piece.lost
+                assert piece.text == whole[place : place + len(piece.text)]
+                place, got = place + len(piece.text), got + len(piece.text)
+            assert place == log.size == len(whole)
+    stored = BuildLog.stored(log.text, log.truncated)
+    assert (stored.size, stored.text, stored.closed) == (log.size, log.text, True)
+    somewhere = data.draw(st.integers(0, log.size))
+    assert stored.since(somewhere) == log.since(somewhere)
+    assert sum(piece.lost + len(piece.text) for piece in log.since(somewhere)) == log.size - somewhere
+
+
+def test_a_listener_hears_of_news_and_of_the_end() -> None:
+    log, heard = BuildLog(), []
+    log.listeners.add(lambda: heard.append(log.size))
+    log.add("one")
+    log.close()
+    assert heard == [3, 3]

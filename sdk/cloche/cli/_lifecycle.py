@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypedDict, TypeVar
 
@@ -18,6 +19,10 @@ from cloche.models import PolicyAction, StateChange
 
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+
+NEVER: Final = math.inf
+
+_FIELDS: Final = {name: f"{name}_s" for name in ("idle_timeout", "max_lifetime", "delete_after")}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,42 +41,57 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic since clic
         return float(match[1]) * _UNITS[match[2]]
 
 
+class DurationOrNever(Duration):
+    """A duration, or ``never``, which is infinite."""
+
+    name = "DURATION|never"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return NEVER if value == "never" else super().convert(value, param, ctx)
+
+
 class LifecycleArguments(TypedDict):
-    """What `lifecycle_options` give to a command."""
+    """What `lifecycle_options` give to a command; None: not given."""
 
     idle_timeout: float | None
     idle_action: str | None
     max_lifetime: float | None
-    no_auto_resume: bool
+    lifetime_action: str | None
+    delete_after: float | None
+    auto_resume: bool | None
 
 
 def lifecycle_options(command: F) -> F:
-    """The options that make a `LifecyclePolicy`; see `policy_of`."""
+    """The options of a `LifecyclePolicy`; see `policy_of`."""
     actions = click.Choice([str(action) for action in PolicyAction])
+    times = DurationOrNever()
     for option in (
-        click.option("--no-auto-resume", is_flag=True, help="Calls do not wake it when it rests."),
-        click.option("--max-lifetime", type=Duration(), help="Delete it after so long."),
+        click.option("--auto-resume/--no-auto-resume", default=None, help="Whether calls wake it when it rests. [yes]"),
+        click.option("--delete-after", type=times, help="Delete it when it has been at rest for so long."),
+        click.option("--lifetime-action", type=actions, help="What then happens. [default: delete]"),
+        click.option("--max-lifetime", type=times, help="So long after it was created, whatever it does then."),
         click.option("--idle-action", type=actions, help="What then happens. [default: suspend]"),
-        click.option("--idle-timeout", type=Duration(), help="When nobody has worked in it for so long: 90s, 30m, 2h."),
+        click.option("--idle-timeout", type=times, help="When nobody has worked in it for so long: 90s, 30m, 2h."),
     ):
         command = option(command)
     return command
 
 
-def policy_of(given: LifecycleArguments) -> dict[str, object] | None:
-    """Only what was asked for; None: nothing was.
+def policy_of(given: Mapping[str, Any], now: models.LifecyclePolicy | None = None) -> dict[str, object] | None:
+    """Only what was asked for, over ``now`` when there is one; None: nothing was.
 
     :raises UsageError: an action without the time after which it is to happen.
     """
-    if given["idle_action"] is not None and given["idle_timeout"] is None:
-        raise click.UsageError("--idle-action needs --idle-timeout: after which time?")
-    fields: dict[str, object | None] = {
-        "idle_timeout_s": given["idle_timeout"],
-        "idle_action": given["idle_action"],
-        "max_lifetime_s": given["max_lifetime"],
-        "auto_resume": False if given["no_auto_resume"] else None,
-    }
-    return {name: value for name, value in fields.items() if value is not None} or None
+    fields: dict[str, object] = {} if now is None else now.model_dump(mode="json")
+    asked = {name: given[name] for name in LifecycleArguments.__annotations__ if given[name] is not None}
+    if not asked:
+        return None
+    fields |= {_FIELDS.get(name, name): None if value == NEVER else value for name, value in asked.items()}
+    for action, time in (("idle_action", "idle_timeout"), ("lifetime_action", "max_lifetime")):
+        if action in asked and fields.get(f"{time}_s") is None:
+            options = [f"--{name.replace('_', '-')}" for name in (action, time)]
+            raise click.UsageError(f"{options[0]} needs {options[1]}: after which time?")
+    return fields
 
 
 def origin_of(sandbox: models.Sandbox) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,20 @@ class Pairs(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         return key, text
 
 
+class JsonPairs(Pairs):
+    """``KEY=VALUE`` with a value that is JSON, or else a text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        key, text = super().convert(value, param, ctx)
+        try:
+            return key, json.loads(text)
+        except ValueError:
+            return key, text
+
+
+metadata = click.option(
+    "--metadata", "-m", multiple=True, type=JsonPairs(), help="Metadata; VALUE is JSON or a text; repeatable."
+)
 env = click.option("--env", "-e", multiple=True, type=Pairs(), help="Environment variable; repeatable.")
 labels = click.option("--label", "-l", "labels", multiple=True, type=Pairs(), help="Label; repeatable.")
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
+from typing import Any, TypedDict
 
 import click
+from pydantic import JsonValue
 
 from cloche import models
 from cloche._sandbox import Sandbox
@@ -12,7 +15,7 @@ from cloche.cli import _options
 from cloche.cli._contexts import print_contexts
 from cloche.cli._creating import create_sandbox
 from cloche.cli._failures import each
-from cloche.cli._lifecycle import LifecycleArguments, endings_of, lifecycle_options, now_utc, origin_of, policy_of
+from cloche.cli._lifecycle import endings_of, lifecycle_options, now_utc, origin_of, policy_of
 from cloche.cli._print import day_and_time, pairs_of, print_facts, print_json, print_table
 from cloche.cli._snapshots import complete_snapshot
 from cloche.cli._volumes import volume_option
@@ -35,6 +38,7 @@ from cloche.models import Resources
 @volume_option
 @_options.env
 @_options.labels
+@_options.metadata
 @_options.as_json
 @click.pass_context
 def create(
@@ -47,26 +51,17 @@ def create(
     no_sudo: bool,
     template: str | None,
     snapshot: str | None,
-    idle_timeout: float | None,
-    idle_action: str | None,
-    max_lifetime: float | None,
-    no_auto_resume: bool,
     no_warm: bool,
     volumes: tuple[models.VolumeAttachment, ...],
     env: tuple[tuple[str, str], ...],
     labels: tuple[tuple[str, str], ...],
+    metadata: tuple[tuple[str, JsonValue], ...],
     as_json: bool,
-    **resources: float | None,
+    **others: Any,
 ) -> None:
     """Create a sandbox and print its id. It stays until it is deleted."""
     client, started = _options.client_of(ctx), time.monotonic()
-    policy: LifecycleArguments = {
-        "idle_timeout": idle_timeout,
-        "idle_action": idle_action,
-        "max_lifetime": max_lifetime,
-        "no_auto_resume": no_auto_resume,
-    }
-    asked = {field: value for field, value in resources.items() if value is not None}
+    asked = {field: others[field] for field in Resources.model_fields if others[field] is not None}
     made = create_sandbox(
         client,
         image,
@@ -75,11 +70,12 @@ def create(
         resources=asked or None,
         env=_options.as_dict(env),
         labels=_options.as_dict(labels),
+        metadata=dict(metadata) or None,
         volumes=volumes or None,
         sudo=False if no_sudo else None,
         template=template,
         snapshot=snapshot,
-        lifecycle=policy_of(policy),
+        lifecycle=policy_of(others),
         warm=False if no_warm else None,
     )
     if as_json:
@@ -112,11 +108,11 @@ def list_sandboxes(
     as_json: bool,
 ) -> None:
     """List sandboxes, newest first."""
-    found = _options.client_of(ctx).list_sandboxes(
-        state=state, name=name, labels=_options.as_dict(labels), owner=owner, limit=limit
-    )
-    if not with_deleted and state is None:
-        found = [sandbox for sandbox in found if sandbox.state is not models.SandboxState.DELETED]
+    client = _options.client_of(ctx)
+    wanted: ListOptions = {"name": name, "labels": _options.as_dict(labels), "owner": owner, "limit": limit}
+    found = client.list_sandboxes(state=state, **wanted)
+    if with_deleted and state is None:
+        found = _with_deleted(found, client.list_sandboxes(state="deleted", **wanted), limit)
     if as_json:
         print_json(found)
         return
@@ -136,6 +132,22 @@ def list_sandboxes(
         for sandbox in found
     ]
     print_table(("ID", "NAME", "STATE", "IMAGE", "DRIVER", "FROM", "NEXT", "CREATED", "LABELS"), rows)
+
+
+class ListOptions(TypedDict):
+    """What is asked of a list, but for the state."""
+
+    name: str | None
+    labels: dict[str, str] | None
+    owner: str | None
+    limit: int | None
+
+
+def _with_deleted(
+    found: list[models.Sandbox], deleted: list[models.Sandbox], limit: int | None
+) -> list[models.Sandbox]:
+    """The server lists those by themselves only."""
+    return sorted([*found, *deleted], key=lambda sandbox: sandbox.created_at, reverse=True)[:limit]
 
 
 @click.command()
@@ -194,6 +206,7 @@ def _facts(sandbox: models.Sandbox) -> list[tuple[str, str]]:
         ("sudo", "yes" if sandbox.sudo else "no"),
         ("env", ", ".join(sandbox.env)),
         ("labels", pairs_of(sandbox.labels)),
+        ("metadata", json.dumps(sandbox.metadata, ensure_ascii=False) if sandbox.metadata else ""),
         ("created", day_and_time(sandbox.created_at)),
         ("active", day_and_time(sandbox.last_activity_at)),
     ]

@@ -33,6 +33,7 @@ from cloche.models.terminals import TerminalExit
 @click.option("--keep", is_flag=True, help="Keep the new sandbox.")
 @click.option("--cwd", help="Working directory in the sandbox. [default: /workspace]")
 @_options.env
+@click.option("--wake", is_flag=True, help="Wake the sandbox by itself when it is put to rest meanwhile.")
 @click.option("--browser", is_flag=True, help="Print a link that opens it in a browser, once.")
 @click.pass_context
 def shell(
@@ -47,6 +48,7 @@ def shell(
     keep: bool,
     cwd: str | None,
     env: tuple[tuple[str, str], ...],
+    wake: bool,
     browser: bool,
 ) -> int:
     """Open a shell (or COMMAND) in SANDBOX, or in a new one that is deleted afterwards.
@@ -56,6 +58,8 @@ def shell(
     """
     if sandbox is not None and (image or driver or keep):
         raise click.UsageError("--image, --driver and --keep are for new sandboxes")
+    if wake and browser:
+        raise click.UsageError("--wake is for a shell here, and --browser opens one elsewhere")
     if not browser and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("a shell needs a terminal; use `cloche run` in scripts, or --browser")
     client = _options.client_of(ctx)
@@ -66,7 +70,7 @@ def shell(
         if browser:
             click.echo(client.url + _login_path(client, place.id, terminal.id))
             return 0
-        ended = asyncio.run(_use(terminal))
+        ended = asyncio.run(_use(place, terminal, wake=wake))
         if ended is None:
             stays = True
             click.echo(f"left; come back with: cloche shell {place.id} --terminal {terminal.id}", err=True)
@@ -87,12 +91,17 @@ def _terminal(
     return place.terminals.create(command=list(command) or None, cwd=cwd, env=env, cols=cols, rows=rows)
 
 
-async def _use(terminal: Terminal) -> TerminalExit | None:
+async def _use(place: Sandbox, terminal: Terminal, *, wake: bool) -> TerminalExit | None:
     from cloche.cli._own_terminal import OwnTerminal  # noqa: PLC0415 - termios is not everywhere
     from cloche.cli._shell_session import ShellSession  # noqa: PLC0415
 
     where = _where(terminal._link, terminal._path, None, None)
-    return await ShellSession(where, OwnTerminal(sys.stdin.fileno(), sys.stdout.fileno())).run()
+    own = OwnTerminal(sys.stdin.fileno(), sys.stdout.fileno())
+
+    async def rouse() -> object:
+        return await asyncio.to_thread(place.resume)
+
+    return await ShellSession(where, own, rouse, by_itself=wake).run()
 
 
 def _login_path(client: Client, sandbox_id: str, terminal_id: str) -> str:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import json
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from cloche._attachment import Where
@@ -16,9 +18,12 @@ from cloche._socket import AwaitingSocket, Open, Say, Shut, SocketFlow, SocketLo
 from cloche._terminal_stream import Discarded, Gap, Output, Preamble, Reset, Resumed, StreamEvent, TerminalStream
 from cloche.cli._own_terminal import OwnTerminal, window_size
 from cloche.cli._screen_text import CLEAR
+from cloche.cli._terminal_text import plain
 from cloche.errors import ClocheError, ConnectionFailed, Gone
-from cloche.models.terminals import FINAL_CLOSE_CODES, Resize, TerminalExit
+from cloche.models.terminals import CLOSE_ASLEEP, FINAL_CLOSE_CODES, Resize, TerminalExit
 from cloche.terminal_frames import SUBPROTOCOL
+
+Rouse = Callable[[], Awaitable[object]]
 
 PAUSES_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 QUIET_S: Final = 0.05
@@ -27,9 +32,13 @@ QUIET_S: Final = 0.05
 class ShellSession:
     """One use of a terminal. `run` returns how the program ended, or None when the user detached."""
 
-    def __init__(self, where: Where, own: OwnTerminal) -> None:
+    def __init__(self, where: Where, own: OwnTerminal, rouse: Rouse, *, by_itself: bool = False) -> None:
+        """``rouse`` wakes the sandbox, should it be put to rest: when a key is pressed, or ``by_itself``."""
         self._where = where
         self._own = own
+        self._rouse = rouse
+        self._by_itself = by_itself
+        self._knocked: asyncio.Event | None = None
         self._socket = AwaitingSocket()
         self._stream = TerminalStream(secrets.token_urlsafe(12))
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -61,6 +70,9 @@ class ShellSession:
             try:
                 return await self._talk_once()
             except SocketLost as error:
+                if error.code == CLOSE_ASLEEP:
+                    await self._sleep(error)
+                    continue
                 self._check_final(error)
             except ConnectionFailed:
                 if not self._away and self._stream.epoch is None:
@@ -91,6 +103,18 @@ class ShellSession:
     def _check_final(self, lost: SocketLost) -> None:
         if lost.code in FINAL_CLOSE_CODES:
             raise Gone(f"the terminal closed the connection ({lost.code}): {lost.reason}")
+
+    async def _sleep(self, lost: SocketLost) -> None:
+        """The sandbox was put to rest, by somebody or by its policy: it does not cost anything until it is wanted again."""
+        self._stream.lost(time.monotonic())
+        self._away, self._attempt = True, 0
+        if not self._by_itself:
+            self._knocked = asyncio.Event()
+            self._own.notice(f"{_message_of(lost)}. Any key wakes it, Ctrl-] leaves")
+            await self._knocked.wait()
+            self._knocked = None
+        self._own.notice(f"{_message_of(lost)}; waking it" if self._by_itself else "waking it")
+        await self._rouse()
 
     async def _wait_to_retry(self) -> None:
         self._stream.lost(time.monotonic())
@@ -135,6 +159,10 @@ class ShellSession:
     # The keys
 
     def _take_keys(self, keys: bytes) -> None:
+        """Those that wake the sandbox are for nothing else: whoever typed them saw no prompt."""
+        if self._knocked is not None:
+            self._knocked.set()
+            return
         self._stream.type(keys)
         self._typed.set()
 
@@ -157,6 +185,14 @@ class ShellSession:
             await self._socket.drive(_say(messages))
         except (SocketLost, ClocheError):
             return  # whoever hears next mends the connection; input is kept
+
+
+def _message_of(lost: SocketLost) -> str:
+    """The reason of a close is the beginning of an error's JSON."""
+    try:
+        return plain(str(json.loads(lost.reason)["message"]))
+    except (ValueError, KeyError, TypeError):
+        return "the sandbox was put to rest"
 
 
 def _say(messages: list[str | bytes]) -> SocketFlow[None]:

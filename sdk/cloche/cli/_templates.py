@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
 import click
 
 from cloche._answers import built
-from cloche._templates import TemplateOptions, reference_of
+from cloche._templates import TemplateOptions, reference_of, text_of
 from cloche.cli import _options
-from cloche.cli._failures import each
+from cloche.cli._failures import SERVICE, each, say
 from cloche.cli._print import day_and_time, print_facts, print_json, print_table
 from cloche.cli._terminal_text import TerminalFilter
-from cloche.models import Template, TemplateCreate
+from cloche.models import Event, Template, TemplateCreate
 
 template_argument = click.argument("template", metavar="TEMPLATE")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Do not show what the build prints.")
@@ -143,12 +144,32 @@ def show(ctx: click.Context, template: str, as_json: bool) -> None:
 
 @templates.command()
 @template_argument
+@click.option("--follow", "-f", is_flag=True, help="Go on while it is being built.")
 @_options.as_json
 @click.pass_context
-def log(ctx: click.Context, template: str, as_json: bool) -> None:
+def log(ctx: click.Context, template: str, follow: bool, as_json: bool) -> int:
     """Print what the build of TEMPLATE printed."""
-    found = _options.client_of(ctx).templates.log(template)
+    templates = _options.client_of(ctx).templates
+    if follow:
+        return _follow(templates.follow(template), as_json=as_json)
+    found = templates.log(template)
     print_json(found) if as_json else click.echo(TerminalFilter().feed(found.text), nl=False)
+    return 0
+
+
+def _follow(events: Iterable[Event], *, as_json: bool) -> int:
+    """Text, or one JSON object a line. How the build ended is the exit code, and its failure the last line."""
+    shown, failure = TerminalFilter(), None
+    for event in events:
+        if as_json:
+            click.echo(event.model_dump_json())
+        else:
+            click.echo(shown.feed(text_of(event)), nl=False)
+        if event.type == "finished" and event.data["state"] != "ready":
+            failure = event.data["failure"] or event.data["state"]
+    if failure is not None:
+        say(f"the build failed: {failure}")
+    return 0 if failure is None else SERVICE
 
 
 @templates.command("rm")

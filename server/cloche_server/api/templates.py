@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from cloche.models import Page, Template, TemplateCreate, TemplateLog
 from cloche.models.runs import MAX_WAIT_S
-from cloche_server.routing import BuildWait, Call, ListTemplates, Reply, WaitForBuild
+from cloche_server.routing import BuildWait, Call, FromCursor, ListTemplates, Reply, WaitForBuild
 
 if TYPE_CHECKING:
     from cloche_server.services import Services
@@ -36,6 +36,12 @@ async def get(services: Services, call: Call) -> Reply:
 async def log(services: Services, call: Call) -> Reply:
     text, truncated = services.templates.log(call.principal.owner, call.path["template_ref"])
     return Reply(TemplateLog(text=text, truncated=truncated))
+
+
+async def follow(services: Services, call: Call) -> Reply:
+    cursor = call.last_event_id or cast("FromCursor", call.query).cursor
+    events = services.templates.follow(call.principal.owner, call.path["template_ref"], cursor)
+    return Reply(events, content_type="text/event-stream")
 
 
 async def delete(services: Services, call: Call) -> Reply:

@@ -102,7 +102,7 @@ class BaseHandler(RequestHandler):
         method = "GET" if self.request.method == "HEAD" else self.request.method
         route = self.matched.methods.get(method or "")
         if route is None or (
-            self.request.method == "HEAD" and (route.large or (route.to_guest and route.streams == "always"))
+            self.request.method == "HEAD" and (route.large or route.streams in (Streams.ALWAYS, Streams.OWN))
         ):
             raise MethodNotAllowed(
                 f"{self.request.method} is not possible here", details={"allowed": [*self.allowed_methods()]}

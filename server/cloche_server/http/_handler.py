@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from http import HTTPStatus
 from math import inf
@@ -105,7 +105,7 @@ class ApiHandler(BaseHandler):
         """The client went away: what it asked for goes on, but nobody waits for the answer any more."""
         super().on_connection_close()
         self._end_upload()
-        if self._task is not None and self.route is not None and self.route.to_guest:
+        if self._task is not None and (self.is_stream or (self.route is not None and self.route.to_guest)):
             self._task.cancel()
 
     # Bodies of any size
@@ -287,6 +287,9 @@ class ApiHandler(BaseHandler):
             self.finish(reply.body)
         elif isinstance(reply.body, BaseModel):
             self.finish(reply.body.model_dump_json())
+        elif self.route is not None and self.route.streams is Streams.OWN:
+            async with aclosing(reply.body):
+                await self._send_events(reply.body, lambda error: error)
         else:
             async with aclosing(reply.body):
                 await self._write_parts(reply.body)
@@ -389,6 +392,10 @@ class ApiHandler(BaseHandler):
         """Part by part, as fast as the client reads. A failure becomes the last event, unless one is half sent."""
         if not answer.is_stream:
             raise GuestFault("the guest did not answer with a stream of events")
+        await self._send_events(answer.parts(STREAM_SILENCE_S), lambda error: self.why_cut(error, sandbox_id))
+
+    async def _send_events(self, parts: AsyncIterator[bytes], why_cut: Callable[[ClocheError], ClocheError]) -> None:
+        """``why_cut``: the better reason for a failure, if there is one."""
         self.is_stream = True
         if self.services.open_calls.closing:
             raise _shutting_down()
@@ -397,12 +404,12 @@ class ApiHandler(BaseHandler):
         await self.flush()
         tail = EventTail()
         try:
-            async for part in answer.parts(STREAM_SILENCE_S):
+            async for part in parts:
                 tail.feed(part)
                 self.write(part)
                 await self.flush()
         except ClocheError as error:
-            self._end_events(tail, self.why_cut(error, sandbox_id))
+            self._end_events(tail, why_cut(error))
         except asyncio.CancelledError:
             if not self._stopping:
                 raise

@@ -91,12 +91,13 @@ OpenSink = Callable[["Services", Call], Awaitable[BodySink]]
 
 
 class Streams(StrEnum):
-    """NEVER: one answer. ON_REQUEST: SSE with ``Accept: text/event-stream``. ALWAYS: SSE, or WebSocket. SOCKET: the
-    WebSocket of a terminal; the guest is told whether the client may write."""
+    """NEVER: one answer. ON_REQUEST: SSE with ``Accept: text/event-stream``. ALWAYS: SSE, or WebSocket. OWN: SSE of the
+    server itself. SOCKET: the WebSocket of a terminal; the guest is told whether the client may write."""
 
     NEVER = "never"
     ON_REQUEST = "on_request"
     ALWAYS = "always"
+    OWN = "own"
     SOCKET = "socket"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from cloche.errors import ClocheError, Conflict, Gone, LimitReached, NotFound, TemplateBuildFailed
@@ -16,6 +16,7 @@ from cloche.models import SandboxCreate, TemplateCreate
 from cloche_server.clock import Clock, now_us
 from cloche_server.sandboxes import DriverSet, Images
 from cloche_server.state import TemplateRow, TemplateStore
+from cloche_server.templates._follow import follow, place_in
 from cloche_server.templates._guest import Guest
 from cloche_server.templates._log import BuildLog
 from cloche_server.templates._spec import newest_ready, next_version, parse_reference, spec_digest
@@ -40,7 +41,7 @@ T = TypeVar("T")
 
 MAX_REMEMBERED: Final = 1000
 
-INTERRUPTED: Final = "interrupted: the server was stopped while this was being built"
+INTERRUPTED: Final = "interrupted: the server was stopped, or the template deleted, while this was being built"
 
 PoolsOf = Callable[[str, str, int], Sequence[str]]
 """(owner, name, version) -> names of the pools that are filled from it."""
@@ -108,6 +109,13 @@ class TemplateService:
         log = self._logs.get(_key(row))
         return self._store.log(row) if log is None else (log.text, log.truncated)
 
+    def follow(self, owner: str, reference: str, cursor: str | None) -> AsyncGenerator[bytes, None]:
+        """Its log as events, to the end of its build; see `cloche_server.templates._follow`."""
+        row = self.get(owner, reference)
+        log = self._logs.get(_key(row)) or BuildLog.stored(*self._store.log(row))
+        place = place_in(row, log, cursor)
+        return follow(log, place, lambda: self._store.get(*_key(row)) or row)
+
     async def wait(self, owner: str, reference: str, wait_s: float) -> TemplateRow:
         """`get`, at most ``wait_s`` later when it is being built now."""
         row = self.get(owner, reference)
@@ -142,7 +150,8 @@ class TemplateService:
             return same[-1]
         self._check_limit(owner)
         if same:
-            return self._change(same[-1], state="building", failure=None, snapshot_id=None, build_us=None)
+            fresh = {"failure": None, "snapshot_id": None, "build_us": None, "created_us": self._clock()}
+            return self._change(same[-1], state="building", **fresh)
         row = TemplateRow(
             owner, wanted.name, next_version(versions), "building", wanted, digest, created_us=self._clock()
         )
@@ -162,19 +171,19 @@ class TemplateService:
             )
 
     def _start(self, row: TemplateRow, driver: str) -> asyncio.Task[TemplateRow]:
-        task = asyncio.create_task(self._build(row, driver))
+        log = self._logs[_key(row)] = BuildLog()
+        task = asyncio.create_task(self._build(row, driver, log))
         self._builds[_key(row)] = task
         task.add_done_callback(lambda done: self._ended(row, done))
         return task
 
     def _ended(self, row: TemplateRow, task: asyncio.Task[TemplateRow]) -> None:
         self._builds.pop(_key(row), None)
-        self._logs.pop(_key(row), None)
+        self._logs.pop(_key(row)).close()
         if not task.cancelled():
             task.exception()  # whoever waits gets it; nobody may
 
-    async def _build(self, row: TemplateRow, driver: str) -> TemplateRow:
-        log = self._logs[_key(row)] = BuildLog()
+    async def _build(self, row: TemplateRow, driver: str, log: BuildLog) -> TemplateRow:
         try:
             async with self._turn:
                 began = self._clock()

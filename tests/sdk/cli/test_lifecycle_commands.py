@@ -21,11 +21,6 @@ def box(run_cloche) -> str:
     return run_cloche("create", "--name", "box").out.strip()
 
 
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloche._templates.LOOK_S", 0.001)
-
-
 def test_create_takes_a_lifecycle(run_cloche, app: App) -> None:
     done = run_cloche(
         *("create", "--idle-timeout", "30m", "--idle-action", "stop", "--max-lifetime", "2h", "--no-auto-resume"),
@@ -36,6 +31,43 @@ def test_create_takes_a_lifecycle(run_cloche, app: App) -> None:
     assert app.bodies == [{"template": "data@2", "lifecycle": policy, "warm": False}]
     assert run_cloche("create", "--idle-action", "stop").code == 2
     assert run_cloche("create", "--idle-timeout", "soon").code == 2
+
+
+def test_update_changes_what_is_said_and_keeps_the_rest(run_cloche, app: App) -> None:
+    box = run_cloche(
+        "create", "-l", "a=1", "-l", "b=2", "-m", "n=[1]", "-m", "t=text", "--idle-timeout", "1h"
+    ).out.strip()
+    assert app.bodies.pop()["metadata"] == {"n": [1], "t": "text"}
+    done = run_cloche("update", box, "--name", "other", "-l", "c=3", "--rm-label", "a", "--rm-metadata", "n")
+    assert (done.code, done.out) == (0, f"updated {box}\n")
+    info = app.sandboxes[box]
+    assert (info.name, info.labels, info.metadata) == ("other", {"b": "2", "c": "3"}, {"t": "text"})
+    assert run_cloche("update", "other", "--delete-after", "7d", "--no-auto-resume", "-m", "n=null").code == 0
+    assert info.labels == app.sandboxes[box].labels
+    assert app.sandboxes[box].metadata == {"t": "text", "n": None}
+    policy = app.sandboxes[box].lifecycle
+    assert (policy.idle_timeout_s, policy.delete_after_s, policy.auto_resume) == (3600, 604_800, False)
+    run_cloche("update", "other", "--idle-timeout", "never", "--auto-resume")
+    policy = app.sandboxes[box].lifecycle
+    assert (policy.idle_timeout_s, policy.delete_after_s, policy.auto_resume) == (None, 604_800, True)
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--idle-action", "stop"], ["-l", "x"], ["--idle-timeout", "never", "--idle-action", "stop"]]
+)
+def test_update_refuses_what_says_nothing(run_cloche, box: str, options: list[str]) -> None:
+    assert run_cloche("update", box, *options).code == 2
+    assert run_cloche("update", box, "--max-lifetime", "1h", "--lifetime-action", "stop").code == 0
+
+
+def test_deleted_ones_are_listed_when_asked_for(run_cloche, box: str) -> None:
+    other = run_cloche("create").out.strip()
+    run_cloche("rm", "box")
+    listed = run_cloche("ls", "--all").out
+    assert box in listed
+    assert other in listed
+    assert box not in run_cloche("ls").out
+    assert len(json.loads(run_cloche("ls", "--all", "--limit", "1", "--json").out)) == 1
 
 
 def test_create_from_a_snapshot_says_so_in_ls_and_show(run_cloche, box: str) -> None:
@@ -170,6 +202,9 @@ def test_templates_are_built_from_a_file_and_from_options(run_cloche, app: App, 
     assert "1.0 s" in listed
     assert "snap-template0000" in run_cloche("templates", "show", "data").out
     assert run_cloche("templates", "log", "data").out.startswith("line 0\n")
+    followed = run_cloche("templates", "log", "-f", "data")
+    assert (followed.code, followed.out.startswith("line 0\n")) == (0, True)
+    assert json.loads(run_cloche("templates", "log", "-f", "--json", "data").out.splitlines()[-1])["type"] == "finished"
     assert run_cloche("templates", "rm", "data@1", "nothing").code == 3
     assert [t["name"] for t in json.loads(run_cloche("templates", "ls", "--json").out)] == ["other"]
 
@@ -184,6 +219,12 @@ def test_a_template_that_cannot_be_built_says_why(run_cloche, tmp_path: Path, te
     done = run_cloche("templates", "build", "-f", str(file))
     assert (done.code, done.out) == (code, "")
     assert done.err
+    if code == 3:
+        followed = run_cloche("templates", "log", "-f", "x")
+        assert (followed.code, followed.err) == (
+            3,
+            "cloche: the build failed: setup: the set-up script exited with 3\n",
+        )
 
 
 def test_pools_are_set_shown_and_deleted(run_cloche, app: App) -> None:
