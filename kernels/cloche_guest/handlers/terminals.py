@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Literal
 
 from pydantic import ValidationError
@@ -15,6 +16,7 @@ from cloche.terminal_frames import SUBPROTOCOL, FrameError, decode_frame
 from cloche_guest.http import Handler, NoQuery
 from cloche_guest.terminals.log import Dimensions
 from cloche_guest.terminals.service import TerminalService
+from cloche_guest.terminals.session import Key
 from cloche_guest.terminals.terminal import LiveTerminal
 
 
@@ -85,10 +87,12 @@ class AttachQuery(Model):
 
 
 class AttachHandler(TerminalHandler, websocket.WebSocketHandler):
-    """``.../attach``: the protocol of docs/terminals.md. Nothing here waits, so the next message is always read."""
+    """``.../attach``: the protocol of docs/terminals.md. Nothing here waits, so the next message is always read, and what the
+    program answers leaves in the turn of the loop in which it came."""
 
     _terminal: LiveTerminal
     _may_write: bool
+    _key: Key | None = None
 
     def check_origin(self, origin: str) -> bool:
         """The server, the only one who can reach the guest, has checked it."""
@@ -104,13 +108,13 @@ class AttachHandler(TerminalHandler, websocket.WebSocketHandler):
 
     def open(self, *_: str) -> None:
         self.set_nodelay(True)
-        self._wake = asyncio.Event()
-        self._key = self._terminal.connect(self._wake.set)
         self._attached = False
-        # Tornado awaits `open` before it reads client messages, so sending is a task; it ends with the connection.
-        self._sending = asyncio.create_task(self._send())
+        self._unsent: deque[str | bytes] = deque()
+        self._busy = False
+        self._key = self._terminal.connect(self._send)
 
     def on_message(self, message: str | bytes) -> None:
+        assert self._key is not None
         if self._terminal.closing(self._key) is not None:
             return
         try:
@@ -127,20 +131,42 @@ class AttachHandler(TerminalHandler, websocket.WebSocketHandler):
             self.close(1008, "the first message must be hello")
 
     def on_close(self) -> None:
-        if (sending := getattr(self, "_sending", None)) is not None:
-            sending.cancel()
+        if self._key is not None:
             self._terminal.disconnect(self._key)
 
-    async def _send(self) -> None:
-        try:
-            while True:
-                self._wake.clear()
-                while messages := self._terminal.pull(self._key):
-                    for message in messages:
-                        await self.write_message(message, binary=isinstance(message, bytes))
-                if (closing := self._terminal.closing(self._key)) is not None:
-                    self.close(*closing)
-                    return
-                await self._wake.wait()
-        except (websocket.WebSocketClosedError, iostream.StreamClosedError):
-            return
+    def _send(self) -> None:
+        """All there is, as far as the connection takes it. Called whenever there may be something, even by our own `pull`."""
+        if not self._busy:
+            self._busy = True
+            try:
+                self._busy = not self._send_all()
+            except websocket.WebSocketClosedError:
+                return  # for ever: `on_close` comes
+
+    def _send_all(self) -> bool:
+        """False: the connection is full, and `_go_on` is called when it is no longer."""
+        assert self._key is not None
+        while (message := self._next(self._key)) is not None:
+            written = self.write_message(message, binary=isinstance(message, bytes))
+            if self._is_full:
+                written.add_done_callback(self._go_on)
+                return False
+        if (closing := self._terminal.closing(self._key)) is not None:
+            self.close(*closing)
+        return True
+
+    def _next(self, key: Key) -> str | bytes | None:
+        if not self._unsent:
+            self._unsent.extend(self._terminal.pull(key))
+        return self._unsent.popleft() if self._unsent else None
+
+    @property
+    def _is_full(self) -> bool:
+        """The last message waits, or was lost with the connection."""
+        stream = None if self.ws_connection is None else self.ws_connection.stream
+        return stream is None or stream.closed() or stream.writing()
+
+    def _go_on(self, written: asyncio.Future[None]) -> None:
+        if not written.cancelled() and written.exception() is None:
+            self._busy = False
+            self._send()

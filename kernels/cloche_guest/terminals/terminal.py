@@ -206,9 +206,9 @@ class LiveTerminal:
         self._active_at = datetime.now(UTC)
         if (now := self._clock()) - self._resized_at > REDRAW_S:
             self.worked_at = now
-        self._record(OUTPUT, data)
         self.session.output(data, _now())
         self._carry_out()
+        self._record(OUTPUT, data)  # viewers first: a write to the disk takes its time
 
     def on_written(self, writer: str, count: int) -> None:
         if self.session.written(writer, count):
@@ -243,7 +243,7 @@ class LiveTerminal:
             self._wake()
 
     def _wake(self) -> None:
-        for connection in self._connections.values():
+        for connection in list(self._connections.values()):
             connection.wake()
 
     def _close(self, key: Key, code: int, reason: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -96,7 +96,9 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         assert self._guest is not None
         try:
             async for message in self._guest.messages():
-                await self.write_message(message, binary=isinstance(message, bytes))
+                written = self.write_message(message, binary=isinstance(message, bytes))
+                if self._is_full:  # a wait that is over at once costs two turns of the loop
+                    await written
             self._close(self._guest.close_code, printable(self._guest.close_reason))
         except ClocheError as error:
             why = self.why_cut(error, self._sandbox_id)
@@ -104,18 +106,25 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         except WebSocketClosedError:
             pass
 
-    async def on_message(self, message: str | bytes) -> None:
-        """Awaited by Tornado before it reads the next one: a guest that does not read slows the client down."""
+    @property
+    def _is_full(self) -> bool:
+        """The last message waits for a client that reads slowly, or was lost with the connection."""
+        stream = None if self.ws_connection is None else self.ws_connection.stream
+        return stream is None or stream.closed() or stream.writing()
+
+    def on_message(self, message: str | bytes) -> Awaitable[None] | None:
+        """What it returns is awaited by Tornado before it reads the next one: a guest that does not read slows the client
+        down. No coroutine itself: that would be two more turns of the loop for every key."""
         assert self._guest is not None
         assert self.principal is not None
         refused = self.principal.role is Role.VIEWER or not isinstance(message, str)
         if refused and not self._is_terminal:
             self._close(1008, '{"code":"forbidden"}')
-            return
+            return None
         try:
-            await self._guest.send(message)
+            return self._guest.send(message)
         except WireClosed:
-            return  # the pump hears of it, too, and says why
+            return None  # the pump hears of it, too, and says why
 
     def on_close(self) -> None:
         if self._pump is not None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Final
 
 import h11
 from websockets.exceptions import InvalidState, ProtocolError
@@ -59,7 +59,7 @@ class GuestSocket:
                             message = b"".join(parts)
                             parts.clear()
                             yield message.decode() if is_text else message
-                await self._flush()
+                self._flush()
                 if self._ended():
                     return
                 await self._receive()
@@ -86,7 +86,7 @@ class GuestSocket:
                     data = await self._wire.read()
             except TimeoutError:
                 self._protocol.send_ping(b"")
-                await self._flush()
+                self._flush()
                 continue
             if not data:  # a guest that ends it says so in a close frame; this one is gone, or was cut off
                 raise WireClosed("the guest went away")
@@ -94,8 +94,11 @@ class GuestSocket:
             return
         raise WireClosed("no answer to pings")
 
-    async def send(self, message: str | bytes) -> None:
-        """`WireClosed` when the guest is gone."""
+    def send(self, message: str | bytes) -> Coroutine[Any, Any, None] | None:
+        """At once. What it returns, if anything, is to be awaited before the next one: the guest is slow.
+
+        `WireClosed` when the guest is gone.
+        """
         try:
             if isinstance(message, str):
                 self._protocol.send_text(message.encode())
@@ -103,12 +106,13 @@ class GuestSocket:
                 self._protocol.send_binary(message)
         except (InvalidState, ProtocolError) as error:
             raise WireClosed("the connection is closing") from error
-        await self._flush()
+        self._flush()
+        return self._wire.room() if self._wire.is_full else None
 
-    async def _flush(self) -> None:
+    def _flush(self) -> None:
         data = b"".join(self._protocol.data_to_send())
         if data:
-            await self._wire.write(data)
+            self._wire.write_now(data)
 
     def close(self) -> None:
         """At once. The guest sees the end of the connection; what runs goes on."""

@@ -135,11 +135,24 @@ class Wire(asyncio.Protocol):
 
     async def write(self, data: bytes) -> None:
         """Returns when most of it is out of our memory. `WireClosed` when the connection is gone."""
+        self.write_now(data)
+        await self.room()
+
+    def write_now(self, data: bytes) -> None:
+        """Without waiting: whoever writes much looks at `is_full`. `WireClosed` when the connection is gone."""
         if self.closed or self._transport is None or self._transport.is_closing():
             raise WireClosed("the guest closed the connection")
         self._traffic.sent += len(data)
         self._transport.write(data)
-        while self._writing_paused and not self.closed:
+
+    @property
+    def is_full(self) -> bool:
+        """The guest does not read as fast as we write."""
+        return self._writing_paused and not self.closed
+
+    async def room(self) -> None:
+        """Returns when it is no longer full, or gone."""
+        while self.is_full:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
 
