@@ -52,5 +52,9 @@ def _kept(name: str, lock: Path, fill: Callable[[Path], None]) -> Path:
 
 
 def _fetch(command: list[str], directory: Path) -> None:
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=FETCH_S)
-    assert done.returncode == 0, f"{command[0]}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    """Twice, if it must be: registries have bad moments."""
+    for _ in range(2):
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=FETCH_S)
+        if done.returncode == 0:
+            return
+    raise AssertionError(f"{command[0]}: {done.stdout[-2000:]}{done.stderr[-2000:]}")

@@ -13,10 +13,13 @@ from cloche import Client, Preview, Sandbox
 
 from .browser import Page, browser_page
 from .conftest import DRIVERS
-from .installed import SITES, wheels
+from .installed import FETCH_S, SITES, wheels
 from .server_process import ServerProcess
 
 INSTALL = "pip install --quiet --no-index --find-links wheels --require-hashes -r requirements.txt"
+
+pytestmark = pytest.mark.timeout(2 * FETCH_S + 180)
+"""The first test may have to fetch what it carries in."""
 
 
 @pytest.fixture(scope="module", params=DRIVERS)

@@ -166,7 +166,7 @@ def test_the_same_inputs_need_no_second_build_and_the_log_is_kept(warm: Warm) ->
     began = time.monotonic()
     again = warm.client.post("/v1/templates", json={"name": warm.template, "driver": driver, **SPEC})
     assert (again.status_code, again.json()["version"]) == (201, 1)
-    assert time.monotonic() - began < again.json()["build_s"] + 1
+    assert time.monotonic() - began < again.json()["build_s"] + 5
     log = warm.client.get(f"/v1/templates/{warm.template}/log").json()
     assert re.search(r"== setup\nfrom setup\n== context default\nimported\n", log["text"])
     assert log["truncated"] is False

@@ -17,7 +17,7 @@ import pytest
 
 from .browser import Page, browser_page
 from .conftest import DRIVERS
-from .installed import vite_modules
+from .installed import FETCH_S, vite_modules
 from .server_process import ServerProcess
 from .test_previews import PYTHON, Site
 
@@ -43,6 +43,9 @@ const show = value => { document.getElementById('text').textContent = value }
 show(text)
 import.meta.hot.accept('./text.js', changed => show(changed.text))
 """
+
+pytestmark = pytest.mark.timeout(2 * FETCH_S + 180)
+"""The first test may have to fetch what it carries in."""
 
 
 @pytest.fixture(scope="module")

@@ -78,19 +78,19 @@ def test_a_kill_ends_everything(sandbox: Sandbox) -> None:
     )
     process = sandbox.processes.start(line)
     process.wait_for_log("up")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while sandbox.exec(COUNT_SLEEPERS).stdout.strip() != "6":
         assert time.monotonic() < deadline
     process.kill()
-    assert process.wait_for_exit(timeout_s=20).signal == "SIGKILL"
+    assert process.wait_for_exit(timeout_s=60).signal == "SIGKILL"
     assert sandbox.exec(COUNT_SLEEPERS).stdout.strip() == "0"
 
 
 def test_time_is_up(sandbox: Sandbox) -> None:
     """#438: a stuck command ignored its timeout and blocked all later ones."""
     began = time.monotonic()
-    result = sandbox.exec("echo before; trap '' TERM; while :; do sleep 0.05; done", timeout_s=0.5, grace_s=0.5)
-    assert time.monotonic() - began < 15
+    result = sandbox.exec("echo before; trap '' TERM; while :; do sleep 0.05; done", timeout_s=2, grace_s=0.5)
+    assert time.monotonic() - began < 30
     assert (result.timed_out, result.signal, result.stdout) == (True, "SIGKILL", "before\n")
     assert sandbox.exec("echo next").stdout == "next\n"
 
@@ -98,7 +98,7 @@ def test_time_is_up(sandbox: Sandbox) -> None:
 def test_a_daemon_holds_the_output_only_so_long(sandbox: Sandbox) -> None:
     result = sandbox.exec("setsid sleep 1007 & echo up")
     process = sandbox.processes.get(result.process_id)
-    assert process.wait_for_exit(timeout_s=20).code == 0
+    assert process.wait_for_exit(timeout_s=60).code == 0
     assert process.info.output_held
     assert sandbox.exec("pkill -f '^sleep 1007' && echo still there").stdout == "still there\n"
 
@@ -115,7 +115,7 @@ def test_a_server_is_waited_for(sandbox: Sandbox) -> None:
         broken.wait_for_log("Serving HTTP", timeout_s=30)
     assert "Address already in use" in str(error.value.details["stderr"])
     server.kill(grace_s=5)
-    assert server.wait_for_exit(timeout_s=20).signal in ("SIGTERM", None)
+    assert server.wait_for_exit(timeout_s=60).signal in ("SIGTERM", None)
 
 
 def test_terminals_and_input(sandbox: Sandbox) -> None:
@@ -130,7 +130,7 @@ def test_terminals_and_input(sandbox: Sandbox) -> None:
     process.write("typed\n")
     process.wait_for_log("typed\r\ntyped\r\n")
     process.write(b"\x03")
-    assert process.wait_for_exit(timeout_s=20).signal == "SIGINT"
+    assert process.wait_for_exit(timeout_s=60).signal == "SIGINT"
     plain = sandbox.processes.start("sha256sum", stdin="open")
     data = random.Random(1).randbytes(3_000_000)
     plain.write(data, close=True)
@@ -146,7 +146,7 @@ def test_a_bad_expression_does_not_stop_the_sandbox(sandbox: Sandbox) -> None:
     began = time.monotonic()
     with pytest.raises(InvalidRequest, match="too long"):
         process.wait_for_log(re.compile("(a+)+$"))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     process.kill()
 
 

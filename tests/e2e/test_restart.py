@@ -113,7 +113,7 @@ def test_a_kill_during_creates_leaves_nothing_half_made(own_server: ServerProces
 def test_a_stop_is_quick_and_says_so(own_server: ServerProcess) -> None:
     began = time.monotonic()
     assert own_server.stop() == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert any("stopping; sandboxes go on" in line for line in own_server.log_lines())
 
 

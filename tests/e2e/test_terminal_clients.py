@@ -107,7 +107,7 @@ class Screen:
         os.close(slave)
         self.said = b""
 
-    def until(self, pattern: bytes, timeout_s: float = 20) -> bytes:
+    def until(self, pattern: bytes, timeout_s: float = 60) -> bytes:
         end = time.monotonic() + timeout_s
         while not (found := re.search(pattern, self.said, re.S)):
             left = end - time.monotonic()
@@ -125,7 +125,7 @@ class Screen:
         self.process.send_signal(signal.SIGWINCH)  # the PTY is not its controlling terminal
 
     def end(self) -> int:
-        code = self.process.wait(20)
+        code = self.process.wait(60)
         os.close(self.master)
         return code
 
@@ -234,7 +234,7 @@ def test_cloche_exec_on_a_terminal_filters_and_can_be_left(sandbox: Sandbox, env
     process.write("here\n")
     process.wait_for_log("here\r\nhere\r\n")
     process.write(b"\x03")
-    assert process.wait_for_exit(timeout_s=20).signal == "SIGINT"
+    assert process.wait_for_exit(timeout_s=60).signal == "SIGINT"
 
 
 @pytest.mark.parametrize("extra", [["-t"], ["-t", "-d"]])

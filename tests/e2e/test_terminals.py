@@ -131,7 +131,7 @@ def test_output_is_the_same_over_a_killed_server(own_server: ServerProcess, driv
         viewer.cut()
         own_server.start()
         viewer.attach()
-        viewer.until("end\r\n", 40)
+        viewer.until("end\r\n", 90)
         viewer.close()
     assert viewer.received == b"".join(b"line %d\r\n" % i for i in range(count)) + b"end\r\n"
     assert viewer.gaps == []

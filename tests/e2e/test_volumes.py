@@ -39,7 +39,7 @@ def loops(server: ServerProcess) -> list[str]:
     return [line for line in out.splitlines() if images in line]
 
 
-def until(true: Callable[[], bool], bound_s: float = 30) -> None:
+def until(true: Callable[[], bool], bound_s: float = 60) -> None:
     deadline = time.monotonic() + bound_s
     while not true():
         assert time.monotonic() < deadline

@@ -46,7 +46,7 @@ const copied = (page) => page.evaluate(() => navigator.clipboard.readText());
 const rows = (page) => page.locator(".xterm-rows").innerText();
 
 async function until(page, pattern, what) {
-  const end = Date.now() + 15_000;
+  const end = Date.now() + 40_000;
   for (;;) {
     const text = (await rows(page)).replaceAll("\u00a0", " ");
     if (pattern.test(text)) return;
