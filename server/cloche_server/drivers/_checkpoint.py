@@ -13,7 +13,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -91,8 +91,11 @@ def new_directory(directory: Path) -> Iterator[None]:
         raise
 
 
-async def run_bounded(argv: Sequence[str], what: str, seconds: float) -> None:
-    """Run a command to its end; `StorageFull` or `InternalError` with its words when it fails or takes too long.
+async def run_bounded(
+    argv: Sequence[str], what: str, seconds: float, begun: Callable[[int], None] = lambda _: None
+) -> None:
+    """Run a command to its end; `StorageFull` or `InternalError` with its words when it fails or takes too long. ``begun``
+    is told its pid.
 
     It is killed when this call is cancelled, and when this process dies.
     """
@@ -104,6 +107,7 @@ async def run_bounded(argv: Sequence[str], what: str, seconds: float) -> None:
         start_new_session=True,
         env=launcher_environment(),
     )
+    begun(process.pid)
     try:
         async with asyncio.timeout(seconds):
             words = (await process.communicate())[1].decode(errors="replace").strip()

@@ -35,20 +35,41 @@ DYING_BOUND_S: Final = 2.0
 
 
 async def save_memory(runtime: Runtime, binary: Path, paths: SandboxPaths, cgroup: Cgroup, directory: Path) -> float:
-    """The seconds it stood still. A frozen sandbox cannot save itself: it runs while it is saved, then is frozen again."""
+    """The seconds it stood still. A frozen sandbox cannot save itself, so it runs: from the moment when the command asks the
+    runtime, which then lets nothing run, and until it is frozen again right behind the command's end."""
     usage = cgroup.usage()
     seconds = bound_s(usage.memory_bytes if usage else 0)
-    was_frozen = cgroup.is_frozen()
-    cgroup.thaw()
+    begun: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    thawing = asyncio.create_task(_thaw_when_asked(cgroup, begun)) if cgroup.is_frozen() else None
     normal_bytes = json.loads(paths.orders.read_text())["memory_bytes"]
     try:
         with cgroup.extra_memory(normal_bytes):
-            await run_bounded(runtime.checkpoint_argv(binary, paths, directory), "saving memory", seconds)
+            argv = runtime.checkpoint_argv(binary, paths, directory)
+            await run_bounded(argv, "saving memory", seconds, begun.set_result)
     finally:
-        if was_frozen:
+        if thawing is not None:
+            thawing.cancel()
+            await asyncio.wait([thawing])
             with suppress(SandboxNotRunning):
                 await freeze(cgroup)
     return pause_of(directory)
+
+
+async def _thaw_when_asked(cgroup: Cgroup, command: asyncio.Future[int]) -> None:
+    """The command takes 20 ms and more before it connects to the runtime."""
+    pid = await command
+    while not _has_a_socket(pid):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    cgroup.thaw()
+
+
+def _has_a_socket(pid: int) -> bool:
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:"):
+                    return True
+    return False
 
 
 async def save_disk(paths: SandboxPaths, cgroup: Cgroup, pid: int, directory: Path, *, go_on: bool) -> float:

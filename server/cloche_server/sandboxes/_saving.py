@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from cloche.errors import ClocheError, InternalError, SandboxUnreachable, SnapshotFailed
+from cloche.models import SandboxState
 from cloche.models.guest import UplinksClose
 from cloche_server.drivers import Checkpoint
 from cloche_server.relay import GuestCall, call_guest
@@ -57,6 +58,8 @@ class Saving:
             if end_all:
                 await tell_guest(live.uplink, END_ALL)
             await let_go(live.uplink, reason)
+            if live.row.state is SandboxState.PAUSED:  # from here on it runs only when the driver cannot do without
+                await live.driver.pause(live.row.id)
             saved = await self._checkpoint(live, directory, keep_running=keep_running)
         except BaseException:
             await self._carry_on(live)
@@ -87,6 +90,8 @@ class Saving:
         uplink = live.uplink
         try:
             await uplink.listen_again()
+            if live.row.state is SandboxState.PAUSED:  # it dials when it goes on
+                return
             async with asyncio.timeout(GUEST_BOUND_S):
                 await uplink.greeted.wait()
         except (TimeoutError, OSError) as error:

@@ -128,6 +128,49 @@ def test_a_paused_sandbox_can_be_saved_and_stays_paused(sandbox: Sandbox, scratc
     sandbox.uplink = type(sandbox.uplink)(sandbox.uplink.directory)
 
 
+TICKS = """
+import os, struct, time
+if os.fork() == 0:
+    os.setsid()
+    for fd in range(3): os.close(fd)
+    with open("/dev/shm/ticks", "wb", buffering=0) as file:
+        while True:
+            file.write(struct.pack("=d", time.time()))
+            time.sleep(0.001)
+while not os.path.exists("/dev/shm/ticks"): time.sleep(0.01)
+"""
+"""A program that writes down the time, at most once a millisecond."""
+
+COUNT = """
+import struct
+stamps = [stamp for stamp, in struct.iter_unpack("=d", open("/dev/shm/ticks", "rb").read()[:-8])]
+print(sum({begin} < stamp < {end} for stamp in stamps), len(stamps))
+"""
+
+MAX_TICKS = 200
+"""Of a paused sandbox that is saved: some milliseconds around the instant, and what a busy machine adds to them."""
+
+
+def test_a_program_in_a_paused_sandbox_hardly_moves_while_it_is_saved(
+    freezing: OciDriver, rootfs: Path, scratch: Path
+) -> None:
+    """gVisor saves itself and has to run for that; nothing of runc runs."""
+    with running(freezing, rootfs, scratch / "source") as sandbox:
+        sandbox.check(TICKS)
+        sandbox.uplink.close()
+        asyncio.run(freezing.pause(sandbox.id))
+        begin = time.time()
+        asyncio.run(freezing.checkpoint(sandbox.id, scratch / "saved", keep_running=True))
+        assert state(sandbox) is RunState.PAUSED
+        time.sleep(0.3)  # as long as it ticks it would be seen
+        end = time.time()
+        asyncio.run(freezing.resume(sandbox.id))
+        sandbox.uplink = type(sandbox.uplink)(sandbox.uplink.directory)
+        moved, all_ticks = map(int, sandbox.check(COUNT.format(begin=begin + 0.002, end=end)).split())
+    assert moved <= (MAX_TICKS if freezing.name == "gvisor" else 0), moved
+    assert all_ticks > moved
+
+
 HANGS_WHILE_FROZEN = """
 import asyncio, sys
 from pathlib import Path
