@@ -11,6 +11,7 @@ from cloche import _calls, models
 from cloche import _lifecycle_calls as _life_calls
 from cloche._answers import built
 from cloche._flow import Flow, send_patiently
+from cloche._ids import new_idempotency_key
 from cloche._life import Life
 from cloche._pages import all_pages
 from cloche._patience import Patience
@@ -26,6 +27,7 @@ class ForkOptions(TypedDict, total=False):
 
     ``names`` and ``envs``: one for each child. ``env``: added to the source's environment in all of them, ``envs`` to that.
     ``memory``: False starts them with the files alone, which every driver can; None or True: with everything that runs.
+    ``idempotency_key``: forks with the same key are one fork; by default each has its own.
     """
 
     names: Sequence[str] | None
@@ -34,6 +36,7 @@ class ForkOptions(TypedDict, total=False):
     labels: Mapping[str, str] | None
     memory: bool | None
     lifecycle: LifecycleOption | None
+    idempotency_key: str | None
 
 
 class LifecycleFlows:
@@ -125,17 +128,21 @@ class LifecycleFlows:
         labels: Mapping[str, str] | None = None,
         memory: bool | None = None,
         retention: RetentionOption | None = None,
+        idempotency_key: str | None = None,
     ) -> Flow[models.Snapshot]:
         """Save it as it is now. It goes on running; ``paused_s`` of the answer says how long it stood still.
 
         :param name: unique among this owner's snapshots.
         :param memory: None: what the driver can. False: the files alone.
         :param retention: a `cloche.models.Retention`, or a mapping with ``ttl_s`` or ``keep_last``.
+        :param idempotency_key: calls with the same key make one snapshot; by default each has its own, so that one repeated
+            after a lost connection makes one.
         :raises UnsupportedCapability: ``memory`` is true, and the driver cannot.
         :raises SnapshotFailed: nothing was saved; the sandbox is as it was.
         """
         body = built(SnapshotCreate, name=name, labels=labels, memory=memory, retention=retention)
-        return (yield from send_patiently(_life_calls.create_snapshot(self.id, body), self._patience))
+        call = _life_calls.create_snapshot(self.id, body, idempotency_key or new_idempotency_key())
+        return (yield from send_patiently(call, self._patience))
 
     def _snapshots(self) -> Flow[list[models.Snapshot]]:
         """The snapshots of this sandbox, newest first."""
@@ -157,5 +164,6 @@ class LifecycleFlows:
         return self._live_on((yield from send_patiently(_life_calls.restore(self.id, body), self._patience)))
 
     def _forked(self, count: int, options: ForkOptions) -> Flow[models.ForkResult]:
-        body = built(Fork, count=count, **options)
-        return (yield from send_patiently(_life_calls.fork(self.id, body), self._patience))
+        key = options.pop("idempotency_key", None) or new_idempotency_key()
+        call = _life_calls.fork(self.id, built(Fork, count=count, **options), key)
+        return (yield from send_patiently(call, self._patience))

@@ -36,9 +36,17 @@ def change_state(sandbox_id: str, what: StateCall) -> Call[models.StateChange]:
     return Call("POST", path, _change, repeatable=True, answer_within_s=SAVE_ANSWER_S)
 
 
-def create_snapshot(sandbox_id: str, body: models.SnapshotCreate) -> Call[models.Snapshot]:
-    path = f"{sandbox_path(sandbox_id)}/snapshots"
-    return Call("POST", path, _snapshot, body=json_body(body), answer_within_s=SAVE_ANSWER_S)
+def create_snapshot(sandbox_id: str, body: models.SnapshotCreate, idempotency_key: str) -> Call[models.Snapshot]:
+    """Repeatable because of the key, as `fork` is."""
+    return Call(
+        "POST",
+        f"{sandbox_path(sandbox_id)}/snapshots",
+        _snapshot,
+        body=json_body(body),
+        headers={"Idempotency-Key": idempotency_key},
+        repeatable=True,
+        answer_within_s=SAVE_ANSWER_S,
+    )
 
 
 def snapshot_tree(sandbox_id: str) -> Call[models.SnapshotTree]:
@@ -51,9 +59,16 @@ def restore(sandbox_id: str, body: models.Restore) -> Call[models.Sandbox]:
     return Call("POST", path, _sandbox, body=json_body(body), answer_within_s=SAVE_ANSWER_S)
 
 
-def fork(sandbox_id: str, body: models.Fork) -> Call[models.ForkResult]:
-    within_s = SAVE_ANSWER_S + FORK_ANSWER_S * body.count
-    return Call("POST", f"{sandbox_path(sandbox_id)}/fork", _forked, body=json_body(body), answer_within_s=within_s)
+def fork(sandbox_id: str, body: models.Fork, idempotency_key: str) -> Call[models.ForkResult]:
+    return Call(
+        "POST",
+        f"{sandbox_path(sandbox_id)}/fork",
+        _forked,
+        body=json_body(body),
+        headers={"Idempotency-Key": idempotency_key},
+        repeatable=True,
+        answer_within_s=SAVE_ANSWER_S + FORK_ANSWER_S * body.count,
+    )
 
 
 def snapshots(query: Query) -> Call[models.Page[models.Snapshot]]:

@@ -31,6 +31,7 @@ from cloche_server.snapshots import SnapshotFiles, SnapshotLibrary, SnapshotServ
 from cloche_server.state import (
     Database,
     IdempotencyStore,
+    KeptAnswers,
     KeyStore,
     PreviewStore,
     SandboxStore,
@@ -146,7 +147,7 @@ def _make_sandboxes(
 def _make_snapshots(settings: Settings, database: Database, sandboxes: SandboxService) -> SnapshotService:
     files = SnapshotFiles(settings.snapshots_dir)
     library = SnapshotLibrary(SnapshotStore(database), files, settings.max_snapshots_per_owner)
-    return SnapshotService(library, sandboxes, load_key(settings.archive_key_path))
+    return SnapshotService(library, sandboxes, KeptAnswers(database), load_key(settings.archive_key_path))
 
 
 def _make_warm(database: Database, sandboxes: SandboxService, snapshots: SnapshotService) -> Warm:

@@ -24,7 +24,7 @@ WebSocket when the request asks for an upgrade; docs/protocol.md describes both.
 _HEADER_PARAMETERS: Final[Mapping[str, dict[str, Any]]] = {
     "Idempotency-Key": {
         "schema": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[ -~]*$"},
-        "description": "the same key and body give the same sandbox; kept for a day",
+        "description": "the same key and body give what was made the first time; kept for a day",
     },
     "Cloche-Epoch": {
         "schema": {"type": "string", "maxLength": 64},

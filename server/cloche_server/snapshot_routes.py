@@ -56,6 +56,7 @@ SNAPSHOT_ROUTES: Final = [
         body=SnapshotCreate,
         role=Role.MEMBER,
         own_errors=_SAVING,
+        headers=("Idempotency-Key",),
         timed="snapshot",
     ),
     Route(
@@ -101,6 +102,7 @@ SNAPSHOT_ROUTES: Final = [
         body=Fork,
         role=Role.MEMBER,
         own_errors=(*_SAVING, *_STARTING),
+        headers=("Idempotency-Key",),
         timed="fork",
     ),
     Route(

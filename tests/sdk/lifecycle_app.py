@@ -7,6 +7,7 @@ word ``fail`` fails; the build is over with the third question for it, and print
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ class PlayedLives:
     snapshots: dict[str, models.Snapshot] = field(default_factory=dict)
     builds: dict[tuple[str, int], Build] = field(default_factory=dict)
     pools: dict[str, models.Pool] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
     lives: int = 1
 
 
@@ -57,7 +59,8 @@ def lifecycle_answer(handler: Handler, *parts: str) -> tuple[int, Any] | None:  
             return 200, change(app, sandbox_id, what)
         case ("POST", "sandboxes", sandbox_id, "snapshots"):
             app.bodies.append(json.loads(body))
-            return 201, save(app, app.sandbox(sandbox_id), models.SnapshotCreate.model_validate_json(body))
+            wanted = models.SnapshotCreate.model_validate_json(body)
+            return 201, once(handler, lambda: save(app, app.sandbox(sandbox_id), wanted))
         case ("GET", "sandboxes", sandbox_id, "snapshots"):
             return 200, page(handler, [s for s in lives.snapshots.values() if s.sandbox_id == sandbox_id])
         case ("GET", "sandboxes", sandbox_id, "snapshots", "tree"):
@@ -67,7 +70,7 @@ def lifecycle_answer(handler: Handler, *parts: str) -> tuple[int, Any] | None:  
             return 200, restore(app, sandbox_id, found_snapshot(app, wanted))
         case ("POST", "sandboxes", sandbox_id, "fork"):
             app.bodies.append(json.loads(body))
-            return 201, fork(app, app.sandbox(sandbox_id), models.Fork.model_validate_json(body))
+            return 201, once(handler, lambda: fork(app, app.sandbox(sandbox_id), models.Fork.model_validate_json(body)))
         case ("GET", "snapshots"):
             of, name = handler.get_argument("sandbox", None), handler.get_argument("name", None)
             found = lives.snapshots.values()
@@ -126,6 +129,14 @@ def template_answer(handler: Handler, *parts: str) -> tuple[int, Any] | None:  #
             serving = next((p.name for p in lives.pools.values() if p.template == intent.template), None)
             return 202, models.Intent(pool=serving, expires_at=NOW + timedelta(seconds=intent.within_s))
     return None
+
+
+def once(handler: Handler, make: Callable[[], Any]) -> Any:
+    """The same key, the same answer."""
+    kept, key = handler.app.lives.kept, handler.request.path + handler.request.headers["Idempotency-Key"]
+    if key not in kept:
+        kept[key] = make()
+    return kept[key]
 
 
 def change(app: App, sandbox_id: str, what: str) -> models.StateChange:

@@ -61,11 +61,25 @@ def test_a_snapshot_is_saved_as_asked(sandbox: Sandbox, app: App) -> None:
     ]
 
 
-def test_saving_twice_would_make_two_so_a_lost_answer_is_said(sandbox: Sandbox, app: App) -> None:
+def test_a_snapshot_that_failed_is_said(sandbox: Sandbox, app: App) -> None:
     app.faults.append(Fault("error", "POST", "/snapshots", answer=SnapshotFailed("disk")))
     with pytest.raises(SnapshotFailed):
         sandbox.snapshot()
     assert sandbox.snapshots() == []
+
+
+@pytest.mark.parametrize("kind", ["refuse", "forget"])
+def test_what_is_asked_for_again_after_a_lost_answer_is_made_once(sandbox: Sandbox, app: App, kind: str) -> None:
+    before = len(app.sandboxes)
+    app.faults += [Fault(kind, "POST", "/snapshots"), Fault(kind, "POST", "/fork")]
+    saved = sandbox.snapshot()
+    assert [each.id for each in sandbox.snapshots()] == [saved.id]
+    children = sandbox.fork(2)
+    assert len(app.sandboxes) == before + 2
+    assert sandbox.snapshot().id != saved.id
+    assert sandbox.fork(2, idempotency_key="k")[0].id == sandbox.fork(2, idempotency_key="k")[0].id
+    assert sandbox.snapshot(idempotency_key="k").id == sandbox.snapshot(idempotency_key="k").id
+    assert {child.id for child in children}.isdisjoint({child.id for child in sandbox.fork(2)})
 
 
 def test_snapshots_are_listed_over_all_pages_and_as_a_tree(sandbox: Sandbox, client: Client) -> None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 async def create(services: Services, call: Call) -> Reply:
     wanted = cast("SnapshotCreate", call.body)
-    row = await services.snapshots.create(call.principal, call.path["sandbox_id"], wanted)
+    repeated, sandbox_id = services.snapshots.repeated, call.path["sandbox_id"]
+    row = await repeated.snapshot(call.principal, sandbox_id, wanted, call.idempotency_key)
     return Reply(row.to_model(), status=201, headers={"Location": f"/v1/snapshots/{row.id}"})
 
 
@@ -60,7 +61,8 @@ async def restore(services: Services, call: Call) -> Reply:
 
 
 async def fork(services: Services, call: Call) -> Reply:
-    result = await services.snapshots.fork(call.principal, call.path["sandbox_id"], cast("Fork", call.body))
+    repeated, wanted = services.snapshots.repeated, cast("Fork", call.body)
+    result = await repeated.fork(call.principal, call.path["sandbox_id"], wanted, call.idempotency_key)
     return Reply(result, status=201)
 
 

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from cloche.errors import Conflict, Gone
+from cloche.errors import Gone
 from cloche.models import SandboxCreate, SandboxState
 from cloche_server.auth import Principal
 from cloche_server.sandboxes._creating import Claim
+from cloche_server.sandboxes._once import Once, check_same, hash_body
 from cloche_server.state import IdempotencyClaim, IdempotencyRow, IdempotencyStore, SandboxRow, SandboxStore
-
-
-def hash_body(wanted: SandboxCreate) -> str:
-    """Of the meaning, not the bytes: order of fields and defaults that were spelt out make no difference."""
-    canonical = json.dumps(wanted.model_dump(mode="json"), sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 class Make(Protocol):
@@ -36,7 +29,7 @@ class IdempotentCreate:
         self._make = make
         self._store = store
         self._records = records
-        self._under_way: dict[tuple[str, str], tuple[str, asyncio.Task[SandboxRow]]] = {}
+        self._once = Once[SandboxRow]()
 
     async def create(self, principal: Principal, wanted: SandboxCreate, key: str | None) -> SandboxRow:
         """`Conflict` for a key that was used with another body, `Gone` when its sandbox was deleted since."""
@@ -44,13 +37,11 @@ class IdempotentCreate:
             return await self._make(principal, wanted, None, None)
         owner = principal.owner
         body_hash = hash_body(wanted)
-        if (owner, key) in self._under_way:
-            first_hash, task = self._under_way[owner, key]
-            _same(first_hash, body_hash, key)
+        if (task := self._once.under_way(owner, key, body_hash)) is not None:
             return await asyncio.shield(task)
         made = self._records.find(owner, key)
         if made is not None:
-            _same(made.body_hash, body_hash, key)
+            check_same(made.body_hash, body_hash, key)
             row = self._store.get(made.sandbox_id)
             if row is not None:
                 return _still_there(row)
@@ -62,19 +53,8 @@ class IdempotentCreate:
         def claim(sandbox_id: str) -> None:
             self._records.record(owner, key, IdempotencyRow(body_hash, sandbox_id))
 
-        task = asyncio.create_task(self._make(principal, wanted, IdempotencyClaim(key, body_hash), claim))
-        self._under_way[owner, key] = (body_hash, task)
-        task.add_done_callback(lambda _: self._under_way.pop((owner, key)) and None)
-        return await asyncio.shield(task)
-
-
-def _same(first: str, second: str, key: str) -> None:
-    if first != second:
-        raise Conflict(
-            f"the idempotency key {key!r} was used with another body",
-            hint="use a new key for a new sandbox",
-            details={"kind": "idempotency_key", "key": key},
-        )
+        work = self._make(principal, wanted, IdempotencyClaim(key, body_hash), claim)
+        return await asyncio.shield(self._once.start(owner, key, body_hash, work))
 
 
 def _still_there(row: SandboxRow) -> SandboxRow:

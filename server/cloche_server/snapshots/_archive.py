@@ -162,6 +162,6 @@ class Unarchiver:
 def _refused(why: str) -> InvalidRequest:
     return InvalidRequest(
         why,
-        hint="import what `cloche snapshot export` wrote, unchanged",
+        hint="import what `cloche snapshots export` wrote, unchanged",
         details={"errors": [{"field": "body", "problem": why}]},
     )

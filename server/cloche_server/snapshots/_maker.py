@@ -6,8 +6,10 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +30,9 @@ from cloche_server.sandboxes import Claim, SandboxService, SavedIdentity
 from cloche_server.snapshots._library import SnapshotLibrary
 from cloche_server.snapshots._saver import MEMORY, Saver, check_memory
 from cloche_server.state import SandboxRow, SnapshotRow
+
+Planned = Callable[[int, str], None]
+"""Place and id of a child."""
 
 _LOG: Final = logging.getLogger("cloche.snapshots")
 
@@ -88,8 +93,9 @@ class Maker:
             volumes = [volume.model_copy(update={"read_only": True}) for volume in row.volumes]
             return await self._start(replace(row, pool=pool, volumes=volumes), directory, seed, None)
 
-    async def fork(self, row: SandboxRow, wanted: Fork) -> ForkResult:
-        """One instant of ``row``, then as many sandboxes. Raises only what keeps all of them from being made."""
+    async def fork(self, row: SandboxRow, wanted: Fork, planned: Planned | None = None) -> ForkResult:
+        """One instant of ``row``, then as many sandboxes. Raises only what keeps all of them from being made. ``planned``
+        is told the place and id of each, as soon as its row exists."""
         begun = time.monotonic()
         _check_lists(wanted)
         memory = check_memory(row, wanted.memory)
@@ -98,27 +104,32 @@ class Maker:
         try:
             source, saved = await self._saver.checkpoint(row.id, directory)
             seed = _seed_of_fork(source, saved.identity, memory=memory and saved.checkpoint.memory)
-            children = await self._children(source, wanted, seed, directory)
+            children = await self._children(source, wanted, seed, directory, planned)
         finally:
             await asyncio.shield(asyncio.to_thread(self._library.files.remove, directory.stem))
         return ForkResult(
             children=children, paused_s=saved.checkpoint.pause_s, ready_s=round(time.monotonic() - begun, 6)
         )
 
-    async def _children(self, source: SandboxRow, wanted: Fork, seed: Seed, directory: Path) -> list[ForkChild]:
+    async def _children(
+        self, source: SandboxRow, wanted: Fork, seed: Seed, directory: Path, planned: Planned | None
+    ) -> list[ForkChild]:
         turn = asyncio.Semaphore(AT_ONCE)
 
         async def child(index: int) -> ForkChild:
             async with turn:
-                return await self._child(index, source, wanted, seed, directory)
+                claim = None if planned is None else partial(planned, index)
+                return await self._child(index, source, wanted, seed, directory, claim)
 
         return list(await asyncio.gather(*(child(index) for index in range(wanted.count))))
 
-    async def _child(self, index: int, source: SandboxRow, wanted: Fork, seed: Seed, directory: Path) -> ForkChild:
+    async def _child(
+        self, index: int, source: SandboxRow, wanted: Fork, seed: Seed, directory: Path, claim: Claim | None
+    ) -> ForkChild:
         try:
             self._sandboxes.check_limits(source.owner)
             row = self._row(source.owner, _create_of_child(index, source, wanted), seed)
-            row = await self._start(replace(row, metadata=source.metadata), directory, seed, None)
+            row = await self._start(replace(row, metadata=source.metadata), directory, seed, claim)
         except ClocheError as error:
             body = error.to_body(new_request_id())
             return ForkChild(index=index, sandbox=None, error=body.model_dump(mode="json"))

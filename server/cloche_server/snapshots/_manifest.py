@@ -125,7 +125,7 @@ def read_manifest(raw: bytes) -> Manifest:
         where = ".".join(str(part) for part in problem["loc"])
         raise InvalidRequest(
             f"the stream begins with no manifest of a snapshot: {where}: {problem['msg']}",
-            hint="import what `cloche snapshot export` wrote, unchanged",
+            hint="import what `cloche snapshots export` wrote, unchanged",
             details={"errors": [{"field": where, "problem": problem["msg"]}]},
         ) from error
 

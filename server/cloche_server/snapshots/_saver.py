@@ -16,7 +16,7 @@ from cloche.errors import UnsupportedCapability
 from cloche.models import Retention, SandboxState, SnapshotCreate
 from cloche_server.drivers import Checkpoint
 from cloche_server.ids import new_snapshot_id
-from cloche_server.sandboxes import Live, SandboxService, Saved, SavedIdentity, not_running
+from cloche_server.sandboxes import Claim, Live, SandboxService, Saved, SavedIdentity, not_running
 from cloche_server.snapshots._files import storage_errors
 from cloche_server.snapshots._library import SnapshotLibrary, check_new_name
 from cloche_server.state import SandboxRow, SnapshotRow
@@ -34,8 +34,14 @@ class Saver:
         self._sandboxes = sandboxes
         self._finishing: set[asyncio.Task[SnapshotRow]] = set()
 
-    async def save(self, row: SandboxRow, wanted: SnapshotCreate, template: str | None = None) -> SnapshotRow:
-        """Of a sandbox in any state in which there is something to save.
+    async def save(
+        self,
+        row: SandboxRow,
+        wanted: SnapshotCreate,
+        template: str | None = None,
+        planned: Claim | None = None,
+    ) -> SnapshotRow:
+        """Of a sandbox in any state in which there is something to save. ``planned`` is told the id, once it is taken.
 
         Raises:
             UnsupportedCapability: memory was asked for where it cannot be saved.
@@ -46,6 +52,8 @@ class Saver:
         check_new_name(wanted.name)
         fresh = self._new_row(row, wanted, memory, template)
         self._library.begin(fresh)
+        if planned is not None:
+            planned(fresh.id)
         task = asyncio.create_task(self._save(fresh, row.id, wanted.retention), name=f"snapshot {fresh.id}")
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
@@ -180,7 +188,7 @@ def check_memory(row: SandboxRow, wanted: bool | None) -> bool:
         why = "it is stopped" if MEMORY in row.capabilities else f"the driver {row.driver} saves files only"
         raise UnsupportedCapability(
             f"the memory of sandbox {row.id} cannot be saved: {why}",
-            hint="leave memory out, or give false; sandboxes of the driver gvisor are saved with their memory",
+            hint="give memory: false for the files alone; sandboxes of the driver gvisor are saved with their memory",
             details={"driver": row.driver, "capability": MEMORY},
         )
     return possible if wanted is None else wanted

@@ -16,11 +16,12 @@ from cloche_server.sandboxes import Claim, Live, SandboxService
 from cloche_server.snapshots._compare import compare
 from cloche_server.snapshots._guest_view import GuestView
 from cloche_server.snapshots._library import SnapshotLibrary, is_snapshot_id
-from cloche_server.snapshots._maker import Maker
+from cloche_server.snapshots._maker import Maker, Planned
+from cloche_server.snapshots._repeated import Repeated
 from cloche_server.snapshots._restorer import Restorer
 from cloche_server.snapshots._saver import Saver
 from cloche_server.snapshots._transfer import Import, export
-from cloche_server.state import SandboxRow, SnapshotRow
+from cloche_server.state import KeptAnswers, SandboxRow, SnapshotRow
 
 _LOG: Final = logging.getLogger("cloche.snapshots")
 
@@ -34,13 +35,17 @@ EXPIRY_S: Final = 5.0
 class SnapshotService:
     """One for the server. `recover`, then `start`; `close` at the end."""
 
-    def __init__(self, library: SnapshotLibrary, sandboxes: SandboxService, archive_key: bytes) -> None:
+    def __init__(
+        self, library: SnapshotLibrary, sandboxes: SandboxService, kept: KeptAnswers, archive_key: bytes
+    ) -> None:
         self.library: Final = library
         self._sandboxes = sandboxes
         self._archive_key = archive_key
         self._saver = Saver(library, sandboxes)
         self._maker = Maker(library, sandboxes, self._saver)
         self._restorer = Restorer(library, sandboxes)
+        self.repeated: Final = Repeated(self, kept, sandboxes.registry.row, library.store.get)
+        """`create` and `fork` with an idempotency key."""
         self._forks: set[asyncio.Task[ForkResult]] = set()
         self._expiry: asyncio.Task[None] | None = None
 
@@ -75,9 +80,15 @@ class SnapshotService:
 
     # Making
 
-    async def create(self, principal: Principal, sandbox_id: str, wanted: SnapshotCreate) -> SnapshotRow:
+    async def create(
+        self,
+        principal: Principal,
+        sandbox_id: str,
+        wanted: SnapshotCreate,
+        planned: Claim | None = None,
+    ) -> SnapshotRow:
         """See `Saver.save`."""
-        return await self._saver.save(self._sandboxes.get(principal, sandbox_id), wanted)
+        return await self._saver.save(self._sandboxes.get(principal, sandbox_id), wanted, planned=planned)
 
     async def save_for_template(self, row: SandboxRow, reference: str) -> SnapshotRow:
         """Of a builder, which nobody sees; it is deleted with the template only."""
@@ -94,10 +105,12 @@ class SnapshotService:
         """See `Maker.create`."""
         return await self._maker.create(principal, wanted, claim)
 
-    async def fork(self, principal: Principal, sandbox_id: str, wanted: Fork) -> ForkResult:
+    async def fork(
+        self, principal: Principal, sandbox_id: str, wanted: Fork, planned: Planned | None = None
+    ) -> ForkResult:
         """See `Maker.fork`. It goes on when the caller goes away."""
         row = self._sandboxes.get(principal, sandbox_id)
-        task = asyncio.create_task(self._maker.fork(row, wanted), name=f"fork {sandbox_id}")
+        task = asyncio.create_task(self._maker.fork(row, wanted, planned), name=f"fork {sandbox_id}")
         self._forks.add(task)
         task.add_done_callback(self._forks.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())

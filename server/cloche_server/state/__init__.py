@@ -2,6 +2,7 @@
 
 from cloche_server.state._database import Database
 from cloche_server.state._idempotency import IdempotencyRow, IdempotencyStore
+from cloche_server.state._kept_answers import KeptAnswer, KeptAnswers
 from cloche_server.state._keys import KeyStore
 from cloche_server.state._pools import IdempotencyClaim, PoolRow, PoolStore
 from cloche_server.state._previews import PreviewRow, PreviewStore
@@ -17,6 +18,8 @@ __all__ = [
     "IdempotencyClaim",
     "IdempotencyRow",
     "IdempotencyStore",
+    "KeptAnswer",
+    "KeptAnswers",
     "KeyStore",
     "PageToken",
     "PoolRow",

@@ -83,6 +83,17 @@ idempotency: Final = Table(
     Column("created_us", BigInteger, nullable=False),
 )
 
+kept_answers: Final = Table(
+    "kept_answers",
+    metadata,
+    Column("owner", String(64), primary_key=True),
+    Column("operation", String(16), primary_key=True),
+    Column("key", String(128), primary_key=True),
+    Column("body_hash", String(64), nullable=False),
+    Column("made", JSON, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+)
+
 previews: Final = Table(
     "previews",
     metadata,
