@@ -18,6 +18,7 @@ from cloche_server.drivers._base import (
     SandboxStatus,
     SelfTest,
     Usage,
+    WhenSaved,
 )
 
 from .fake_guest import FakeGuest, Raw
@@ -41,6 +42,10 @@ class FakeDriver:
     checkpoints: list[tuple[str, Path, bool]] = field(default_factory=list)
     paused: set[str] = field(default_factory=set)
     disk_bytes: int = 0
+    ahead: list[str] = field(default_factory=list)
+    """Whose start was to wait for its checkpoint."""
+    may_save: asyncio.Event | None = None
+    """What a checkpoint waits for."""
     no_guest: bool = False
     hello_bound_s: float = 30
     raw: Raw | None = None
@@ -54,11 +59,14 @@ class FakeDriver:
         why = None if self.works else "it is broken on purpose"
         return SelfTest(self.name, self.isolation, self.works, "1", self.capabilities, why, why and "repair it")
 
-    async def start(self, spec: SandboxSpec, probe: Probe | None = None) -> None:
+    async def start(self, spec: SandboxSpec, probe: Probe | None = None, saved: WhenSaved | None = None) -> None:
+        if saved is not None:
+            self.ahead.append(spec.sandbox_id)
+            await asyncio.shield(saved)
         if self.start_error is not None:
             raise self.start_error
-        saved = json.loads((spec.checkpoint / CHECKPOINT_FILE).read_text()) if spec.checkpoint else None
-        self.take_over(spec, saved)
+        hello = json.loads((spec.checkpoint / CHECKPOINT_FILE).read_text()) if spec.checkpoint else None
+        self.take_over(spec, hello)
         if probe is not None:
             try:
                 async with asyncio.timeout(self.hello_bound_s):
@@ -112,6 +120,8 @@ class FakeDriver:
 
     async def checkpoint(self, sandbox_id: str, directory: Path, *, keep_running: bool) -> Checkpoint:
         await self._must_be_alive(sandbox_id)
+        if self.may_save is not None:
+            await self.may_save.wait()
         if self.checkpoint_error is not None:
             raise self.checkpoint_error
         memory = "memory_snapshot" in self.capabilities

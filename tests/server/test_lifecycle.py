@@ -72,9 +72,9 @@ async def test_fifty_calls_at_once_wake_a_sandbox_once(cloche: Harness, what: st
     starts: list[str] = []
     start, resume = cloche.driver.start, cloche.driver.resume
 
-    async def counted_start(spec: Any, probe: Any = None) -> None:
+    async def counted_start(spec: Any, probe: Any = None, saved: Any = None) -> None:
         starts.append(spec.sandbox_id)
-        await start(spec, probe)
+        await start(spec, probe, saved)
 
     async def counted_resume(sandbox_id: str) -> None:
         starts.append(sandbox_id)

@@ -500,7 +500,7 @@ async def test_children_are_many_and_each_is_its_own(cloche: Harness) -> None:
         seeds.add(identity.seed)
     assert len(seeds) == 5
     assert len({child["epoch"] for child in children}) == 5
-    assert on_disk(cloche) == []
+    await until(lambda: on_disk(cloche) == [])
     assert (await cloche.client.get(f"/v1/sandboxes/{source}")).json()["state"] == "running"
 
 
@@ -515,7 +515,7 @@ async def test_each_child_has_its_own_outcome(cloche: Harness) -> None:
     cloche.driver.start_error = SandboxStartFailed("no", details={"output": ""})
     result = (await cloche.client.post(f"/v1/sandboxes/{source}/fork", json={"count": 2})).json()
     assert [child["error"]["code"] for child in result["children"]] == ["sandbox_start_failed"] * 2
-    assert on_disk(cloche) == []
+    await until(lambda: on_disk(cloche) == [])
 
 
 async def test_limits_hold_for_children_too(short_dir: Path) -> None:
@@ -545,6 +545,43 @@ async def test_lists_are_good_and_one_for_each_child(cloche: Harness, field: str
     assert code_of(response) == "invalid_request"
     assert response.json()["details"]["errors"][0]["field"].startswith(field)
     assert cloche.driver.checkpoints == []
+
+
+async def test_children_begin_while_their_source_is_being_saved(cloche: Harness) -> None:
+    source = await cloche.sandbox()
+    cloche.driver.may_save = asyncio.Event()
+    forking = asyncio.create_task(cloche.client.post(f"/v1/sandboxes/{source}/fork", json={"count": 2}))
+    await until(lambda: len(cloche.driver.ahead) == 2)
+    assert not forking.done()
+    assert not cloche.driver.checkpoints
+    cloche.driver.may_save.set()
+    children = (await forking).json()["children"]
+    assert sorted(child["sandbox"]["id"] for child in children) == sorted(cloche.driver.ahead)
+
+
+async def test_a_save_that_fails_leaves_no_child(cloche: Harness) -> None:
+    source = await cloche.sandbox()
+    cloche.driver.may_save = asyncio.Event()
+    cloche.driver.checkpoint_error = StorageFull("the disk is full")
+    forking = asyncio.create_task(cloche.client.post(f"/v1/sandboxes/{source}/fork", json={"count": 2}))
+    await until(lambda: len(cloche.driver.ahead) == 2)
+    cloche.driver.may_save.set()
+    assert code_of(await forking) == "storage_full"
+    assert [item["id"] for item in (await cloche.client.get("/v1/sandboxes")).json()["items"]] == [source]
+    assert list(cloche.driver.specs) == [source]
+    assert set(cloche.driver.ahead) <= set(cloche.driver.destroyed)
+    await until(lambda: on_disk(cloche) == [])
+
+
+async def test_a_source_that_is_deleted_while_it_is_saved_leaves_no_child(cloche: Harness) -> None:
+    source = await cloche.sandbox()
+    cloche.driver.may_save = asyncio.Event()
+    forking = asyncio.create_task(cloche.client.post(f"/v1/sandboxes/{source}/fork", json={"count": 2}))
+    await until(lambda: len(cloche.driver.ahead) == 2)
+    assert (await cloche.client.delete(f"/v1/sandboxes/{source}")).status_code == 200
+    assert (await forking).status_code >= 400
+    assert cloche.driver.specs == {}
+    assert (await cloche.client.get("/v1/sandboxes")).json()["items"] == []
 
 
 async def test_a_fork_goes_on_when_its_client_goes_away(cloche: Harness) -> None:

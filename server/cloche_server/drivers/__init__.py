@@ -14,6 +14,7 @@ from cloche_server.drivers._base import (
     SelfTest,
     Usage,
     VolumeMount,
+    WhenSaved,
     check_sandbox_id,
     check_target,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "SelfTest",
     "Usage",
     "VolumeMount",
+    "WhenSaved",
     "check_sandbox_id",
     "check_target",
     "doctor",

@@ -5,6 +5,7 @@ This file knows no runtime, no cgroup and no path below a sandbox's directory. T
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
 
-GUEST_ARGV: Final = ("/opt/cloche/bin/python", "-m", "cloche_guest")
+GUEST_ARGV: Final = ("/opt/cloche/bin/python", "-OO", "-m", "cloche_guest")
 """PID 1 of every sandbox, as the images have it."""
 
 UPLINK_MOUNT: Final = "/run/cloche"
@@ -201,6 +202,9 @@ class SelfTest:
     start_seconds: float | None = None
 
 
+WhenSaved = asyncio.Future[None]
+"""Done when the checkpoint that a start is to come from is whole; its exception says why it never will be."""
+
 Probe = Callable[[], Awaitable[None]]
 """Returns once the guest has proved it is alive (said hello on the uplink); may wait for ever, the driver bounds it."""
 
@@ -222,8 +226,11 @@ class Driver(Protocol):
     async def self_test(self) -> SelfTest:
         """Start a real tiny sandbox, hear from it, remove it. Never raises for a driver that does not work."""
 
-    async def start(self, spec: SandboxSpec, probe: Probe | None = None) -> None:
-        """Returns with the sandbox running (and ``probe`` passed). Bounded; a start that hangs or dies is removed and
+    async def start(self, spec: SandboxSpec, probe: Probe | None = None, saved: WhenSaved | None = None) -> None:
+        """With ``saved``, ``spec.checkpoint`` may still be written: what can be done before is, and at the least nothing of
+        the checkpoint is read. What ``saved`` raises ends the start, and nothing of it is left. It is not bounded here.
+
+        Returns with the sandbox running (and ``probe`` passed). Bounded; a start that hangs or dies is removed and
         tried once again, then `SandboxStartFailed` with the runtime's own words and nothing left behind. The same holds
         for a start from ``spec.checkpoint``, which is never changed by it."""
 

@@ -34,6 +34,7 @@ from cloche_server.drivers._cgroup_files import (
     lower_memory_writes,
     raise_memory_writes,
     unreclaimable_bytes,
+    weight_writes,
 )
 
 PARENT: Final = "cloche"
@@ -90,6 +91,10 @@ class Cgroup:
             directory.mkdir(parents=True, exist_ok=True)
         for controller, writes in limit_writes(self._layout.version, limits).items():
             self._write(controller, writes)
+
+    def weigh(self, weight: int) -> None:
+        """Its share of the processors, see `weight_writes`."""
+        self._write(Controller.CPU, weight_writes(self._layout.version, weight))
 
     def raise_memory(self, memory_bytes: int) -> None:
         """Afterwards: a runtime tells its guest the limit it finds when it starts."""

@@ -45,7 +45,8 @@ REMOVED_FILE: Final = "deleted and invalidated dentries"
 MAX_WORDS: Final = 600
 """Of a command's complaint. It begins with what is wrong; runsc goes on with its stack."""
 
-_TIED_TO_US: Final = ("/usr/bin/setpriv", "--pdeathsig", "KILL", "--")
+TIED_TO_US: Final = ("/usr/bin/setpriv", "--pdeathsig", "KILL", "--")
+"""In front of a command that is killed when this process dies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ async def run_bounded(
     It is killed when this call is cancelled, and when this process dies.
     """
     process = await asyncio.create_subprocess_exec(
-        *(*_TIED_TO_US, *argv),
+        *(*TIED_TO_US, *argv),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

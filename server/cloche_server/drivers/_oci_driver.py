@@ -30,6 +30,7 @@ from cloche_server.drivers._base import (
     SandboxStatus,
     SelfTest,
     Usage,
+    WhenSaved,
     check_sandbox_id,
     is_sandbox_id,
 )
@@ -120,13 +121,13 @@ class OciDriver:
     async def self_test(self) -> SelfTest:
         return await run_self_test(self, self._runtime, self._layout.run_dir)
 
-    async def start(self, spec: SandboxSpec, probe: Probe | None = None) -> None:
-        if spec.checkpoint is not None:
+    async def start(self, spec: SandboxSpec, probe: Probe | None = None, saved: WhenSaved | None = None) -> None:
+        if spec.checkpoint is not None and saved is None:
             check_checkpoint(spec, self._runtime)
             check_runtime(read_record(spec.checkpoint), await self._version())
         if await self._is_running(spec.sandbox_id) or spec.sandbox_id in self._starts:
             raise SandboxStartFailed(f"sandbox {spec.sandbox_id} is already there")
-        task = asyncio.create_task(self._start_with_retry(spec, probe), name=f"start {spec.sandbox_id}")
+        task = asyncio.create_task(self._start_with_retry(spec, probe, saved), name=f"start {spec.sandbox_id}")
         self._starts[spec.sandbox_id] = task
         try:
             await task
@@ -142,12 +143,12 @@ class OciDriver:
     async def _is_running(self, sandbox_id: str) -> bool:
         return (await self.inspect(sandbox_id)).is_alive
 
-    async def _start_with_retry(self, spec: SandboxSpec, probe: Probe | None) -> None:
+    async def _start_with_retry(self, spec: SandboxSpec, probe: Probe | None, saved: WhenSaved | None) -> None:
         failures: list[AttemptFailed] = []
         for attempt in range(1, START_ATTEMPTS + 1):
             try:
                 await self._remove(spec.sandbox_id)
-                await self._attempt(spec, probe)
+                await self._attempt(spec, probe, saved)
             except AttemptFailed as failure:
                 failures.append(failure)
                 _log.warning("start %d of sandbox %s failed: %s", attempt, spec.sandbox_id, failure)
@@ -172,10 +173,10 @@ class OciDriver:
             details={"driver": self.name, "output": last.output, "attempts": [str(failure) for failure in failures]},
         )
 
-    async def _attempt(self, spec: SandboxSpec, probe: Probe | None) -> None:
+    async def _attempt(self, spec: SandboxSpec, probe: Probe | None, saved: WhenSaved | None) -> None:
         paths, cgroup = self._layout.of(spec.sandbox_id), self._cgroup(spec.sandbox_id)
         try:
-            await start_once(spec, self._runtime, self._layout, cgroup)
+            await start_once(spec, self._runtime, self._layout, cgroup, saved)
             await self._hear_from(spec.sandbox_id, probe)
         except (OSError, LookupError, ValueError) as error:
             raise AttemptFailed(str(error), read_console(paths)) from error

@@ -66,6 +66,12 @@ class Runtime(Protocol):
     def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
         """The command that starts the sandbox and returns."""
 
+    def create_argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
+        """The command that makes all of the sandbox but its processes, and returns. Only with "memory_snapshot"."""
+
+    def restore_argv(self, binary: Path, paths: SandboxPaths, spec: SandboxSpec) -> Sequence[str]:
+        """After `create_argv`: the command that starts it from ``spec.checkpoint`` and returns."""
+
     def checkpoint_argv(self, binary: Path, paths: SandboxPaths, directory: Path) -> Sequence[str]:
         """The command that writes memory and files into the directory and lets the sandbox go on, also when it fails.
         Only with "memory_snapshot" among the capabilities."""
@@ -107,18 +113,17 @@ class Gvisor:
         return _first_existing(self.binary, PINNED_RUNSC, _which("runsc"))
 
     def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
-        flags = (
-            "--platform=systrap",
-            "--directfs=false",  # the Sentry is nobody without capabilities; with it, it is root (docs/security.md)
-            "--network=none",
-            "--host-uds=open",
-            "--file-access-mounts=shared",  # sees a socket that a new server makes, and what others write to a volume
-            f"--overlay2=root:dir={stage.disk}",
-            f"--root={paths.runtime}",
-        )
+        command = (str(binary), *_gvisor_flags(paths, stage))
         if spec.checkpoint is None:
-            return (str(binary), *flags, *_detached("run", paths), spec.sandbox_id)
-        return (str(binary), *flags, *_detached("restore", paths), f"--image-path={spec.checkpoint}", spec.sandbox_id)
+            return (*command, *_detached("run", paths), spec.sandbox_id)
+        return (*command, *_detached("restore", paths), f"--image-path={spec.checkpoint}", spec.sandbox_id)
+
+    def create_argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
+        return (str(binary), *_gvisor_flags(paths, stage), "create", *_bundle(paths), spec.sandbox_id)
+
+    def restore_argv(self, binary: Path, paths: SandboxPaths, spec: SandboxSpec) -> Sequence[str]:
+        flags = ("--platform=systrap", "--network=none", f"--root={paths.runtime}")
+        return (str(binary), *flags, "restore", "--detach", f"--image-path={spec.checkpoint}", spec.sandbox_id)
 
     def checkpoint_argv(self, binary: Path, paths: SandboxPaths, directory: Path) -> Sequence[str]:
         flags = ("--leave-running", "--compression=none", f"--image-path={directory}")
@@ -179,6 +184,12 @@ class Runc:
     def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
         return (str(binary), f"--root={paths.runtime}", *_detached("run", paths), spec.sandbox_id)
 
+    def create_argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
+        raise UnsupportedCapability("runc starts at once", hint="memory needs driver gvisor")
+
+    def restore_argv(self, binary: Path, paths: SandboxPaths, spec: SandboxSpec) -> Sequence[str]:
+        raise UnsupportedCapability("runc saves files only", hint="memory needs driver gvisor")
+
     def checkpoint_argv(self, binary: Path, paths: SandboxPaths, directory: Path) -> Sequence[str]:
         raise UnsupportedCapability("runc saves files only", hint="memory needs driver gvisor")
 
@@ -201,8 +212,24 @@ class Runc:
         return False
 
 
+def _gvisor_flags(paths: SandboxPaths, stage: Stage) -> Sequence[str]:
+    return (
+        "--platform=systrap",
+        "--directfs=false",  # the Sentry is nobody without capabilities; with it, it is root (docs/security.md)
+        "--network=none",
+        "--host-uds=open",
+        "--file-access-mounts=shared",  # sees a socket that a new server makes, and what others write to a volume
+        f"--overlay2=root:dir={stage.disk}",
+        f"--root={paths.runtime}",
+    )
+
+
 def _detached(command: str, paths: SandboxPaths) -> Sequence[str]:
-    return (command, "--detach", f"--pid-file={paths.pid}", f"--bundle={paths.bundle}")
+    return (command, "--detach", *_bundle(paths))
+
+
+def _bundle(paths: SandboxPaths) -> Sequence[str]:
+    return (f"--pid-file={paths.pid}", f"--bundle={paths.bundle}")
 
 
 def _which(name: str) -> Path | None:

@@ -14,11 +14,12 @@ from typing import Final
 
 from cloche.errors import DriverUnavailable, InvalidRequest
 from cloche_server.drivers import _idmap
-from cloche_server.drivers._base import UPLINK_MOUNT, SandboxSpec
+from cloche_server.drivers._base import UPLINK_MOUNT, SandboxSpec, WhenSaved
 from cloche_server.drivers._cgroup import WORK_BYTES, Cgroup
-from cloche_server.drivers._cgroup_files import MEBIBYTE
+from cloche_server.drivers._cgroup_files import EARLY_WEIGHT, MEBIBYTE, NORMAL_WEIGHT
 from cloche_server.drivers._checkpoint import BOUND_PER_GIB_S, DISK, read_record
 from cloche_server.drivers._console import open_first_words, read_console
+from cloche_server.drivers._early import RestoreFailed, restore_when_saved
 from cloche_server.drivers._launch_orders import LaunchOrders, launcher_environment, pick_stage
 from cloche_server.drivers._layout import Layout, SandboxPaths
 from cloche_server.drivers._oci_spec import OPEN_FILES, build_config
@@ -46,12 +47,50 @@ class AttemptFailed(Exception):
         self.output = output
 
 
-async def start_once(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup) -> None:
-    """`AttemptFailed`, or `OSError`, `LookupError` or `ValueError` from the preparations."""
-    paths = layout.of(spec.sandbox_id)
-    make_directories(layout, paths)
+async def start_once(
+    spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup, saved: WhenSaved | None = None
+) -> None:
+    """`AttemptFailed`, or `OSError`, `LookupError` or `ValueError` from the preparations, or what ``saved`` raises."""
+    early = saved is not None and not saved.done() and "memory_snapshot" in runtime.capabilities
+    if saved is not None and not early:
+        await asyncio.shield(saved)
+        check_checkpoint(spec, runtime)
+    make_directories(layout, layout.of(spec.sandbox_id))
     cgroup.create(runtime.host_limits(spec.resources))
-    write_orders(spec, runtime, layout, cgroup)
+    write_orders(spec, runtime, layout, cgroup, early=early)
+    if saved is not None and early:
+        await _start_early(spec, runtime, layout.of(spec.sandbox_id), cgroup, saved)
+    else:
+        await _start_whole(spec, runtime, layout.of(spec.sandbox_id), cgroup)
+
+
+async def _start_early(
+    spec: SandboxSpec, runtime: Runtime, paths: SandboxPaths, cgroup: Cgroup, saved: WhenSaved
+) -> None:
+    """Beside a sandbox that stands still until it is saved: it gets the processors first."""
+    limit = memory_limit(spec, runtime)
+    cgroup.weigh(EARLY_WEIGHT)
+    saved.add_done_callback(lambda _: _weigh_normal(cgroup))
+
+    def bound_s() -> float:
+        check_checkpoint(spec, runtime)
+        return runtime_bound_s(spec)
+
+    await _launch(paths, cgroup, RUNTIME_BOUND_S)
+    cgroup.raise_memory(limit + WORK_BYTES)
+    try:
+        await restore_when_saved(paths, runtime.restore_argv(find_binary(runtime), paths, spec), saved, bound_s)
+    except RestoreFailed as failure:
+        raise AttemptFailed(str(failure), failure.output or read_console(paths)) from failure
+    cgroup.settle_memory(limit)
+
+
+def _weigh_normal(cgroup: Cgroup) -> None:
+    with suppress(OSError):  # it was destroyed meanwhile
+        cgroup.weigh(NORMAL_WEIGHT)
+
+
+async def _start_whole(spec: SandboxSpec, runtime: Runtime, paths: SandboxPaths, cgroup: Cgroup) -> None:
     limit = memory_limit(spec, runtime)
     raising = asyncio.create_task(_raise_in_time(runtime, cgroup, limit + WORK_BYTES)) if spec.checkpoint else None
     try:
@@ -99,8 +138,9 @@ def make_directories(layout: Layout, paths: SandboxPaths) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
-def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup) -> None:
-    """The bundle's configuration and the launcher's orders. Takes a range of ids when the runtime needs one."""
+def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup, *, early: bool = False) -> None:
+    """The bundle's configuration and the launcher's orders. Takes a range of ids when the runtime needs one. ``early``:
+    no process of the sandbox is started yet."""
     paths = layout.of(spec.sandbox_id)
     binary = find_binary(runtime)
     rootfs, uplink = spec.rootfs.resolve(strict=True), spec.uplink_directory.resolve(strict=True)
@@ -124,7 +164,7 @@ def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cg
         console=str(paths.console),
         first_id=first_id,
         memory_bytes=memory_limit(spec, runtime),
-        argv=runtime.argv(binary, paths, stage, spec),
+        argv=(runtime.create_argv if early else runtime.argv)(binary, paths, stage, spec),
         disk_source=saved_disk(spec),
         timer_slack_ns=runtime.timer_slack_ns,
         volume_targets=[volume.target for volume in spec.volumes_in_order],

@@ -10,6 +10,7 @@ from cloche_server.sandboxes._once import Once, check_same, hash_body
 from cloche_server.sandboxes._recovery import Recovered, recover
 from cloche_server.sandboxes._resting import previous_of
 from cloche_server.sandboxes._saved import Saved, SavedIdentity
+from cloche_server.sandboxes._saving import Steps
 from cloche_server.sandboxes._seams import Images, Limits, ResolvedImage, Volumes
 from cloche_server.sandboxes._service import SandboxService
 from cloche_server.sandboxes._waking import check_epoch
@@ -27,6 +28,7 @@ __all__ = [
     "SandboxService",
     "Saved",
     "SavedIdentity",
+    "Steps",
     "Volumes",
     "check_epoch",
     "check_same",

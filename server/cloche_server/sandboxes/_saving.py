@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +38,16 @@ GRACE_S: Final = 1.0
 """For plain calls under way; they are cut then, and may be repeated. A stream is cut at once."""
 
 GUEST_BOUND_S: Final = 10.0
-"""For one answer of the guest, and for it to dial again: it tries every 20 ms."""
+"""For one answer of the guest, and for it to dial again: it tries every 5 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Who wants to be told of a save while it goes on: ``begins`` with whom its guest will believe to be, and ``written``
+    when the files are whole; the sandbox goes on after that."""
+
+    begins: Callable[[SavedIdentity], None]
+    written: Callable[[], None]
 
 
 class Saving:
@@ -46,13 +57,24 @@ class Saving:
         self._registry = registry
         self._watching = watching
 
-    async def save(self, live: Live, directory: Path, *, keep_running: bool, end_all: bool, reason: str) -> Saved:
+    async def save(
+        self,
+        live: Live,
+        directory: Path,
+        *,
+        keep_running: bool,
+        end_all: bool,
+        reason: str,
+        steps: Steps | None = None,
+    ) -> Saved:
         """``directory`` is written by the driver and must not exist.
 
         With ``keep_running`` false afterwards nothing of the sandbox is left but the directory, and it is not live any
         more; on any failure it is as it was. The row is not touched: the caller says what has happened.
         """
         identity = SavedIdentity(live.row.id, live.row.epoch, live.uplink.session_hash)
+        if steps is not None:
+            steps.begins(identity)
         try:
             await quieten(live.uplink)
             if end_all:
@@ -61,6 +83,8 @@ class Saving:
             if live.row.state is SandboxState.PAUSED:  # from here on it runs only when the driver cannot do without
                 await live.driver.pause(live.row.id)
             saved = await self._checkpoint(live, directory, keep_running=keep_running)
+            if steps is not None:
+                steps.written()
         except BaseException:
             await self._carry_on(live)
             raise

@@ -16,7 +16,7 @@ from cloche.models import Failure, Sandbox, SandboxCreate, SandboxState, Sandbox
 from cloche.models.guest import RebirthReason
 from cloche_server.auth import Principal
 from cloche_server.clock import Clock, now_us
-from cloche_server.drivers import Driver
+from cloche_server.drivers import Driver, WhenSaved
 from cloche_server.lifecycle import Event
 from cloche_server.metrics import Metrics
 from cloche_server.sandboxes._binding import Binding
@@ -30,7 +30,7 @@ from cloche_server.sandboxes._live import Live
 from cloche_server.sandboxes._registry import Registry, gone
 from cloche_server.sandboxes._resting import Resting
 from cloche_server.sandboxes._saved import Saved, SavedIdentity, SavedStates
-from cloche_server.sandboxes._saving import Saving
+from cloche_server.sandboxes._saving import Saving, Steps
 from cloche_server.sandboxes._seams import Images, Limits, NoVolumes, ResolvedImage, Volumes
 from cloche_server.sandboxes._start import Source, expected_of
 from cloche_server.sandboxes._waking import Waking
@@ -170,11 +170,12 @@ class SandboxService:
         reason: RebirthReason,
         claim: Claim | None = None,
         end_all: bool = False,
+        saved: WhenSaved | None = None,
     ) -> SandboxRow:
         """As `create`, from what was saved (a snapshot, a fork). ``row`` is new (`new_row` makes one): in the state
         ``creating``, with an id and an epoch of its own, and not stored yet. Limits are the caller's to check.
-        ``end_all``: of memory that was saved nothing goes on, but for the guest."""
-        source = Source(directory, identity, reason, end_all)
+        ``end_all``: of memory that was saved nothing goes on, but for the guest. ``saved``: see `Driver.start`."""
+        source = Source(directory, identity, reason, end_all, saved)
 
         async def start() -> None:
             await self._waking.start_saved(row.id, source)
@@ -229,7 +230,14 @@ class SandboxService:
         return self.changes.hold(sandbox_id, what, bound_s)
 
     async def save(
-        self, live: Live, directory: Path, *, keep_running: bool, end_all: bool = False, reason: str = "snapshot"
+        self,
+        live: Live,
+        directory: Path,
+        *,
+        keep_running: bool,
+        end_all: bool = False,
+        reason: str = "snapshot",
+        steps: Steps | None = None,
     ) -> Saved:
         """Memory (where the driver can) and files of one instant into ``directory``, which must not exist.
 
@@ -241,7 +249,9 @@ class SandboxService:
         On any failure the directory is gone and the sandbox runs on: `SnapshotFailed`, `StorageFull`,
         `SandboxNotRunning`, `SandboxUnreachable`.
         """
-        return await self._saving.save(live, directory, keep_running=keep_running, end_all=end_all, reason=reason)
+        return await self._saving.save(
+            live, directory, keep_running=keep_running, end_all=end_all, reason=reason, steps=steps
+        )
 
     async def start_saved(
         self,

@@ -6,14 +6,15 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from cloche.errors import ClocheError, SandboxStartFailed
 from cloche.models.guest import EndAll, RebirthReason
-from cloche_server.drivers import Driver, SandboxSpec, VolumeMount
+from cloche_server.drivers import Driver, SandboxSpec, VolumeMount, WhenSaved
 from cloche_server.relay import GuestCall, call_guest
 from cloche_server.sandboxes._live import Live
 from cloche_server.sandboxes._saved import SavedIdentity
@@ -38,6 +39,8 @@ class Source:
     identity: SavedIdentity | None
     reason: RebirthReason
     end_all: bool = False
+    saved: WhenSaved | None = None
+    """See `Driver.start`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,9 @@ async def start_sandbox(life: Life, hub: UplinkHub, *, start_s: float, destroy_s
     row, driver = life.row, life.driver
     try:
         uplink = await hub.listen(expected_first(life))
-        async with asyncio.timeout(start_s):
-            await driver.start(_spec(life, uplink), probe=_Probe(uplink))
+        saved = None if life.source is None else life.source.saved
+        async with _bounded(start_s, saved):
+            await driver.start(_spec(life, uplink), probe=_Probe(uplink), saved=saved)
             if life.source is not None and life.source.end_all:
                 (await call_guest(uplink.pool, BEGIN_ANEW, 65_536)).close()
         return Live(row=row, driver=driver, uplink=uplink, active_us=row.active_us)
@@ -98,6 +102,26 @@ async def start_sandbox(life: Life, hub: UplinkHub, *, start_s: float, destroy_s
         if isinstance(error, ClocheError) or not isinstance(error, Exception):
             raise
         raise _start_failed(row, error, start_s) from error
+
+
+@asynccontextmanager
+async def _bounded(seconds: float, saved: WhenSaved | None) -> AsyncIterator[None]:
+    """The time counts from the moment when everything is saved; saving has its own bound."""
+    if saved is None or saved.done():
+        async with asyncio.timeout(seconds):
+            yield
+        return
+    async with asyncio.timeout(None) as bound:
+
+        def count(_: WhenSaved) -> None:
+            with suppress(RuntimeError):  # the body has just ended
+                bound.reschedule(asyncio.get_running_loop().time() + seconds)
+
+        saved.add_done_callback(count)
+        try:
+            yield
+        finally:
+            saved.remove_done_callback(count)
 
 
 class _Probe:

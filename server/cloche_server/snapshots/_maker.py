@@ -6,14 +6,14 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cloche.errors import ClocheError, InvalidRequest
+from cloche.errors import ClocheError, InvalidRequest, SandboxStartFailed
 from cloche.models import (
     Fork,
     ForkChild,
@@ -25,10 +25,11 @@ from cloche.models import (
     VolumeAttachment,
 )
 from cloche_server.auth import Principal
+from cloche_server.drivers import WhenSaved
 from cloche_server.ids import new_request_id
 from cloche_server.sandboxes import Claim, SandboxService, SavedIdentity
 from cloche_server.snapshots._library import SnapshotLibrary
-from cloche_server.snapshots._saver import MEMORY, Saver, check_memory
+from cloche_server.snapshots._saver import MEMORY, Ahead, Saver, check_memory
 from cloche_server.state import SandboxRow, SnapshotRow
 
 Planned = Callable[[int, str], None]
@@ -65,12 +66,13 @@ class Seed:
 
 
 class Maker:
-    """Owns nothing: creates are tasks of the sandbox service."""
+    """Creates are tasks of the sandbox service; what was saved for a fork is removed here, after it is told."""
 
     def __init__(self, library: SnapshotLibrary, sandboxes: SandboxService, saver: Saver) -> None:
         self._library = library
         self._sandboxes = sandboxes
         self._saver = saver
+        self._discarding: set[asyncio.Task[None]] = set()
 
     async def create(
         self, principal: Principal, wanted: SandboxCreate, claim: Claim | None, *, pool: str | None = None
@@ -101,35 +103,61 @@ class Maker:
         memory = check_memory(row, wanted.memory)
         self._sandboxes.check_limits(row.owner)
         directory = self._library.files.unfinished(f"fork-{secrets.token_hex(8)}")
+        brood = _Brood(lambda seed, saved: self._children(wanted, seed, directory, saved, planned))
         try:
-            source, saved = await self._saver.checkpoint(row.id, directory)
-            seed = _seed_of_fork(source, saved.identity, memory=memory and saved.checkpoint.memory)
-            children = await self._children(source, wanted, seed, directory, planned)
+            ahead = Ahead(lambda source, identity: brood.begin(_seed_of_fork(source, identity, memory)), brood.saved)
+            source, done = await self._saver.checkpoint(row.id, directory, ahead=ahead)
+            if not brood.has_begun:
+                brood.begin(_seed_of_fork(source, done.identity, memory and done.checkpoint.memory))
+                brood.saved()
+            children = await brood.grown()
+        except BaseException:
+            await asyncio.shield(self._give_up(brood))
+            raise
         finally:
-            await asyncio.shield(asyncio.to_thread(self._library.files.remove, directory.stem))
+            self._discard(directory)
         return ForkResult(
-            children=children, paused_s=saved.checkpoint.pause_s, ready_s=round(time.monotonic() - begun, 6)
+            children=children, paused_s=done.checkpoint.pause_s, ready_s=round(time.monotonic() - begun, 6)
         )
 
+    async def _give_up(self, brood: _Brood) -> None:
+        """Nobody was told of the children: no trace of them is left."""
+        for child in await brood.failed():
+            if child.sandbox is not None:
+                await self._sandboxes.end(child.sandbox.id)
+                self._sandboxes.forget(child.sandbox.id)
+
+    def _discard(self, directory: Path) -> None:
+        """Of 100 MB it takes 10 ms or more, and nobody waits for it. A new server removes what is left."""
+        task = asyncio.create_task(asyncio.to_thread(self._library.files.remove, directory.stem))
+        self._discarding.add(task)
+        task.add_done_callback(self._discarding.discard)
+
+    async def close(self, bound_s: float) -> None:
+        """Waits for what is being removed."""
+        if self._discarding:
+            await asyncio.wait(self._discarding, timeout=bound_s)
+
     async def _children(
-        self, source: SandboxRow, wanted: Fork, seed: Seed, directory: Path, planned: Planned | None
+        self, wanted: Fork, seed: _ForkSeed, directory: Path, saved: WhenSaved, planned: Planned | None
     ) -> list[ForkChild]:
         turn = asyncio.Semaphore(AT_ONCE)
 
         async def child(index: int) -> ForkChild:
             async with turn:
                 claim = None if planned is None else partial(planned, index)
-                return await self._child(index, source, wanted, seed, directory, claim)
+                return await self._child(index, wanted, seed, directory, saved, claim)
 
         return list(await asyncio.gather(*(child(index) for index in range(wanted.count))))
 
     async def _child(
-        self, index: int, source: SandboxRow, wanted: Fork, seed: Seed, directory: Path, claim: Claim | None
+        self, index: int, wanted: Fork, of: _ForkSeed, directory: Path, saved: WhenSaved, claim: Claim | None
     ) -> ForkChild:
+        source, seed = of.source, of.seed
         try:
             self._sandboxes.check_limits(source.owner)
             row = self._row(source.owner, _create_of_child(index, source, wanted), seed)
-            row = await self._start(replace(row, metadata=source.metadata), directory, seed, claim)
+            row = await self._start(replace(row, metadata=source.metadata), directory, seed, claim, saved)
         except ClocheError as error:
             body = error.to_body(new_request_id())
             return ForkChild(index=index, sandbox=None, error=body.model_dump(mode="json"))
@@ -151,11 +179,52 @@ class Maker:
             parent=seed.parent,
         )
 
-    async def _start(self, row: SandboxRow, directory: Path, seed: Seed, claim: Claim | None) -> SandboxRow:
+    async def _start(
+        self, row: SandboxRow, directory: Path, seed: Seed, claim: Claim | None, saved: WhenSaved | None = None
+    ) -> SandboxRow:
         end_all = not seed.memory and MEMORY in row.capabilities
         return await self._sandboxes.create_saved(
-            row, directory, seed.identity, reason="fork", claim=claim, end_all=end_all
+            row, directory, seed.identity, reason="fork", claim=claim, end_all=end_all, saved=saved
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _ForkSeed:
+    """``source`` is its row at the instant of the fork."""
+
+    source: SandboxRow
+    seed: Seed
+
+
+class _Brood:
+    """The children of one fork, which may begin while their source is being saved. Knows whether it is."""
+
+    def __init__(self, make: Callable[[_ForkSeed, WhenSaved], Coroutine[None, None, list[ForkChild]]]) -> None:
+        self._make = make
+        self._saved: WhenSaved = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[list[ForkChild]] | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self._task is not None
+
+    def begin(self, seed: _ForkSeed) -> None:
+        self._task = asyncio.create_task(self._make(seed, self._saved), name=f"children of {seed.source.id}")
+
+    def saved(self) -> None:
+        """What they are made from is whole."""
+        self._saved.set_result(None)
+
+    async def grown(self) -> list[ForkChild]:
+        assert self._task is not None
+        return await asyncio.shield(self._task)
+
+    async def failed(self) -> list[ForkChild]:
+        """What they are made from will never be whole, or nobody wants them. Returns when no start is under way."""
+        if not self._saved.done():
+            self._saved.set_exception(SandboxStartFailed("what it was to be made from could not be saved"))
+            self._saved.exception()
+        return [] if self._task is None else await self._task
 
 
 def _merged(env: dict[str, str], more: dict[str, str]) -> dict[str, str]:
@@ -181,8 +250,8 @@ def seed_of(snapshot: SnapshotRow) -> Seed:
     )
 
 
-def _seed_of_fork(source: SandboxRow, identity: SavedIdentity | None, *, memory: bool) -> Seed:
-    return Seed(
+def _seed_of_fork(source: SandboxRow, identity: SavedIdentity | None, memory: bool) -> _ForkSeed:
+    seed = Seed(
         driver=source.driver,
         image=source.image,
         image_digest=source.image_digest,
@@ -195,6 +264,7 @@ def _seed_of_fork(source: SandboxRow, identity: SavedIdentity | None, *, memory:
         origin=Origin(kind="fork", id=source.id),
         parent=source.parent,
     )
+    return _ForkSeed(source, seed)
 
 
 def _create_of_child(index: int, source: SandboxRow, wanted: Fork) -> SandboxCreate:

@@ -6,9 +6,10 @@ import asyncio
 import errno
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from cloche.errors import UnsupportedCapability
 from cloche.models import Retention, SandboxState, SnapshotCreate
 from cloche_server.drivers import Checkpoint
 from cloche_server.ids import new_snapshot_id
-from cloche_server.sandboxes import Claim, Live, SandboxService, Saved, SavedIdentity, not_running
+from cloche_server.sandboxes import Claim, Live, SandboxService, Saved, SavedIdentity, Steps, not_running
 from cloche_server.snapshots._files import storage_errors
 from cloche_server.snapshots._library import SnapshotLibrary, check_new_name
 from cloche_server.state import SandboxRow, SnapshotRow
@@ -24,6 +25,14 @@ from cloche_server.state import SandboxRow, SnapshotRow
 MEMORY: Final = "memory_snapshot"
 
 _AT_REST: Final = frozenset({SandboxState.SUSPENDED, SandboxState.STOPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """As `Steps`, and ``begins`` is told what the row of the sandbox is at that moment."""
+
+    begins: Callable[[SandboxRow, SavedIdentity], None]
+    written: Callable[[], None]
 
 
 class Saver:
@@ -101,14 +110,14 @@ class Saver:
             raise
 
     async def checkpoint(
-        self, sandbox_id: str, directory: Path, snapshot: SnapshotRow | None = None
+        self, sandbox_id: str, directory: Path, snapshot: SnapshotRow | None = None, ahead: Ahead | None = None
     ) -> tuple[SandboxRow, Saved]:
         """``directory`` of a sandbox that is running, paused (and is so again afterwards), suspended or stopped; and what
-        its row was then. ``snapshot`` becomes its parent."""
+        its row was then. ``snapshot`` becomes its parent. ``ahead`` hears of it while memory is saved."""
 
         async def held() -> tuple[SandboxRow, Saved]:
             row = self._sandboxes.registry.known(sandbox_id)
-            saved = await self._saved(row, directory, what)
+            saved = await self._saved(row, directory, what, ahead)
             if snapshot is not None:
                 self._sandboxes.registry.update(sandbox_id, parent=snapshot.id)
             return row, saved
@@ -116,15 +125,18 @@ class Saver:
         what = "fork" if snapshot is None else "snapshot"
         return await self._sandboxes.changes.run(sandbox_id, what, held)
 
-    async def _saved(self, row: SandboxRow, directory: Path, what: str) -> Saved:
+    async def _saved(self, row: SandboxRow, directory: Path, what: str, ahead: Ahead | None) -> Saved:
         if row.state in _AT_REST:
             return await asyncio.to_thread(self._linked, row, directory)
         live = self._sandboxes.registry.live.get(row.id)
         if live is None or row.state not in (SandboxState.RUNNING, SandboxState.PAUSED):
             raise not_running(row)
         await self._sandboxes.binding.bound(live)
+        steps = None
+        if ahead is not None and MEMORY in row.capabilities:
+            steps = Steps(partial(ahead.begins, row), ahead.written)
         async with _unfrozen(live):
-            return await self._sandboxes.save(live, directory, keep_running=True, reason=what)
+            return await self._sandboxes.save(live, directory, keep_running=True, reason=what, steps=steps)
 
     def _linked(self, row: SandboxRow, directory: Path) -> Saved:
         """What a sandbox at rest is on disk."""

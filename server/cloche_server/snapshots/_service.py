@@ -76,6 +76,7 @@ class SnapshotService:
         await self._saver.close(bound_s)
         if self._forks:
             await asyncio.wait(self._forks, timeout=bound_s)
+        await self._maker.close(bound_s)
         await self.library.close()
 
     # Making
