@@ -482,6 +482,37 @@ async def test_a_socket_client_that_stops_reading_makes_the_guest_wait(cloche: H
         client.transport.abort()
 
 
+async def test_a_guest_that_stops_reading_makes_the_socket_client_wait(cloche: Harness) -> None:
+    go_on = asyncio.Event()
+    sent = 0
+
+    async def nothing(_: Socket) -> None:
+        return
+
+    async def read_later(guest: Socket, message: str) -> None:
+        await go_on.wait()
+        guest.received.append(message)
+
+    async def flood(client: websockets.ClientConnection) -> None:
+        nonlocal sent
+        for _ in range(400):
+            await client.send("x" * 100_000)
+            sent += 1
+
+    async with socket_guest(cloche, nothing) as (url, handler), dial(cloche, url) as client, asyncio.timeout(60):
+        handler.on_message = read_later
+        flooding = asyncio.create_task(flood(client))
+        last = -1
+        while sent != last:
+            last = sent
+            await asyncio.sleep(0.2)
+        assert sent < 320
+        go_on.set()
+        await flooding
+        while len(handler.received) < 400:
+            await asyncio.sleep(0.005)
+
+
 async def test_a_shutdown_closes_sockets_with_a_reason(short_dir: Path) -> None:
     async with harness(short_dir) as cloche, socket_guest(cloche, forever) as (url, _):
         client = await dial(cloche, url)
