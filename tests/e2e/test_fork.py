@@ -90,7 +90,7 @@ def test_a_cell_that_runs_goes_on_in_source_and_children(
     client: httpx.Client, make_sandbox: Callable[..., str]
 ) -> None:
     sandbox_id = make_sandbox(driver="gvisor")
-    code = "import time\nfor n in range(40):\n    print(n, flush=True)\n    time.sleep(0.1)\n'done'"
+    code = "import time\nfor n in range(25):\n    print(n, flush=True)\n    time.sleep(0.1)\n'done'"
     url = f"/v1/sandboxes/{sandbox_id}/contexts/default/runs"
     started = client.post(f"{url}?wait_s=0", json={"code": code}).json()
     while "3\n" not in str(client.get(f"{url}/{started['id']}").json()["outputs"]).replace("\\n", "\n"):
@@ -101,7 +101,7 @@ def test_a_cell_that_runs_goes_on_in_source_and_children(
             path = f"/v1/sandboxes/{one}/contexts/default/runs/{started['id']}?wait_s=60"
             done = client.get(path).json()
             assert done["status"] == "ok"
-            assert done["outputs"][0]["text"] == "".join(f"{n}\n" for n in range(40))
+            assert done["outputs"][0]["text"] == "".join(f"{n}\n" for n in range(25))
     finally:
         client.delete(f"/v1/sandboxes/{child}")
 

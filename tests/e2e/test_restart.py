@@ -15,7 +15,7 @@ import pytest
 
 from .server_process import ServerProcess
 
-COUNT = 40
+COUNT = 25
 CODE = f"""
 import time
 answer = 42

@@ -120,7 +120,7 @@ def test_whoever_watches_by_a_link_is_cut_off_when_it_is_over(
 
 def test_output_is_the_same_over_a_killed_server(own_server: ServerProcess, driver: str) -> None:
     """kill -9: the program goes on, the viewer comes back to where it was."""
-    count = 400
+    count = 200
     with own_server.client() as client:
         sandbox_id = client.post("/v1/sandboxes", json={"driver": driver}).json()["id"]
         program = f"i=0; while [ $i -lt {count} ]; do echo line $i; i=$((i+1)); sleep 0.01; done; echo end"

@@ -560,6 +560,7 @@ def test_move_between_file_systems(guest: Guest, home: Path) -> None:
 
 def test_a_deep_tree_is_removed_copied_and_listed(guest: Guest, home: Path) -> None:
     """Deeper than Python recurses and than a path may be long."""
+    before = os.getcwd()
     os.chdir(home)
     try:
         for _ in range(700):
@@ -567,7 +568,7 @@ def test_a_deep_tree_is_removed_copied_and_listed(guest: Guest, home: Path) -> N
             os.chown("d" * 10, NOBODY, NOBODY)
             os.chdir("d" * 10)
     finally:
-        os.chdir("/")
+        os.chdir(before)
     top = home / ("d" * 10)
     assert post(guest, "copy", top, destination=str(home / "copy"), recursive=True).status_code == 201
     assert len(guest.http.get(url("list", home, depth=1000, limit=10_000)).json()["items"]) == 1400

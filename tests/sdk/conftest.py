@@ -29,11 +29,11 @@ def app(server: Server) -> App:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
-    with Client(server.url, KEY, reconnect_s=2) as made:
+    with Client(server.url, KEY, reconnect_s=20) as made:
         yield made
 
 
 @pytest.fixture
 async def async_client(server: Server) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(server.url, KEY, reconnect_s=2) as made:
+    async with AsyncClient(server.url, KEY, reconnect_s=20) as made:
         yield made

@@ -27,11 +27,11 @@ from cloche.errors import (
 from cloche.journal import Gap, Journal
 from cloche.models import Event
 
-QUICK = Patience(window_s=1.0, first_delay_s=1e-6)
+QUICK = Patience(window_s=30.0, first_delay_s=1e-6)
 
 
-def tail(cursor: str | None = None) -> Tail:
-    return Tail("/events", cursor=cursor, last_type="finished", patience=QUICK)
+def tail(cursor: str | None = None, patience: Patience = QUICK) -> Tail:
+    return Tail("/events", cursor=cursor, last_type="finished", patience=patience)
 
 
 def test_it_asks_for_what_follows_the_last_event() -> None:
@@ -226,4 +226,4 @@ def test_an_answer_that_is_no_event_stream_is_said() -> None:
 
     link = Link(CONFIG, Patience(0), httpx.MockTransport(html))
     with pytest.raises(ConnectionFailed, match="text/event-stream"):
-        list(link.follow(tail()))
+        list(link.follow(tail(patience=Patience(window_s=0.1, first_delay_s=1e-6))))

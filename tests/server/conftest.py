@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,11 +21,22 @@ from cloche_server.auth import new_secret
 from cloche_server.openapi import openapi_document
 from cloche_server.routing import Route
 from cloche_server.settings import Settings
+from cloche_server.state import Database
 
 from .fake_driver import FakeDriver, FakeImages
 
 TLS = ssl.create_default_context()
 """Made once: every client that makes its own reads all certificates of the machine."""
+
+
+@cache
+def migrated() -> bytes:
+    """An empty database. Bringing a new one up to date is a good part of a server's start, and the same in every test."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "database"
+        Database.open(path).close()
+        return path.read_bytes()
+
 
 _documents: dict[tuple[tuple[str, str], ...], bytes] = {}
 
@@ -73,6 +85,9 @@ async def harness(directory: Path, driver: FakeDriver | None = None, **settings:
         data_dir=directory / "data", run_dir=directory / "run", port=0, **{"shutdown_grace_s": 0.5, **settings}
     )
     chosen.data_dir.mkdir(exist_ok=True)
+    if not chosen.database_path.exists():
+        chosen.database_path.touch(0o600)
+        chosen.database_path.write_bytes(migrated())
     async with running(chosen, driver) as server:
         secret = chosen.admin_key_path.read_text().strip()
         base = f"http://127.0.0.1:{server.port}"

@@ -10,6 +10,7 @@ import base64
 import json
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,9 @@ class Recorder:
 def test_screens_are_the_same_after_a_reconnect(terminal: Make, attach: Attach, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("".join(f"line {n} \x1b[3{n % 8}mcolour\x1b[0m\n" for n in range(200)))
-    lines = [
-        json.dumps({"name": name, "viewers": play(terminal, attach, steps, str(file))})
-        for name, steps in SCENARIOS.items()
-    ]
+    with ThreadPoolExecutor(len(SCENARIOS)) as pool:  # at once: most of it is waiting until programs are quiet
+        played = pool.map(lambda steps: play(terminal, attach, steps, str(file)), SCENARIOS.values())
+        lines = [json.dumps({"name": name, "viewers": v}) for name, v in zip(SCENARIOS, played, strict=True)]
     done = subprocess.run(
         ["node", str(WEB / "test" / "screens.mjs")], input="\n".join(lines), capture_output=True, text=True, check=False
     )

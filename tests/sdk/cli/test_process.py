@@ -43,7 +43,7 @@ def test_ctrl_c_interrupts_the_run_and_tidies_up(environ: dict[str, str], app: A
     process = start(environ, "run", "-c", "print started\nhang")
     wait_for_line(process, "started\n")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert out == ""
     assert "interrupting" in err
@@ -60,7 +60,7 @@ def test_ctrl_c_twice_leaves(environ: dict[str, str], app: App, server: Server) 
     assert process.stderr is not None
     assert "again leaves" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert only_state(app) is SandboxState.DELETED
@@ -73,7 +73,7 @@ def test_ctrl_c_while_the_sandbox_is_made_leaves_none(environ: dict[str, str], a
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "on its way" in err
     assert only_state(app) is SandboxState.DELETED
@@ -87,7 +87,7 @@ def test_a_closed_pipe_is_one_line_and_tidies_up(environ: dict[str, str], app: A
     process.stdout.close()
     err = process.stderr.read()
     process.stderr.close()
-    assert process.wait(20) == 3
+    assert process.wait(60) == 3
     assert err == "cloche: standard output was closed before everything was written\n"
     assert only_state(app) is SandboxState.DELETED
 
@@ -96,7 +96,7 @@ def test_output_streams_while_the_code_runs(environ: dict[str, str], app: App) -
     process = start(environ, "run", "-c", "print first\nhang")
     wait_for_line(process, "first\n")  # it hangs still: this came while it ran
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
 
 
 def on_a_terminal(environ: dict[str, str], *arguments: str, typed: bytes = b"") -> str:
@@ -107,14 +107,14 @@ def on_a_terminal(environ: dict[str, str], *arguments: str, typed: bytes = b"") 
     if typed:
         os.write(ours, typed)
     seen = b""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             seen += os.read(ours, 65536)
         except OSError:  # EIO: the other end is closed
             break
     os.close(ours)
-    assert process.wait(20) is not None
+    assert process.wait(60) is not None
     return seen.decode()
 
 
@@ -150,7 +150,7 @@ def test_commands_and_sandbox_names_are_completed(environ: dict[str, str], serve
 
     def complete(words: str, at: int) -> str:
         process = start({**completing, "COMP_WORDS": words, "COMP_CWORD": str(at)})
-        return process.communicate(timeout=20)[0]
+        return process.communicate(timeout=60)[0]
 
     assert complete("cloche co", 1).split() == ["plain,contexts", "plain,compare", "plain,completion"]
     assert complete("cloche show my", 2).split() == ["plain,my-box"]
