@@ -67,9 +67,9 @@ def put_pool(name: str, body: models.PoolCreate) -> Call[models.Pool]:
     return Call("PUT", pool_path(name), _pool, body=json_body(body), repeatable=True)
 
 
-def pools() -> Call[models.Page[models.Pool]]:
+def pools(query: Query) -> Call[models.Page[models.Pool]]:
     """All in one page."""
-    return Call("GET", "/v1/pools", _pools, repeatable=True)
+    return Call("GET", "/v1/pools", _pools, query=query, repeatable=True)
 
 
 def pool(name: str) -> Call[models.Pool]:

@@ -114,9 +114,13 @@ class TemplateFlows:
             details=details,
         )
 
-    def _list(self) -> Flow[list[Template]]:
-        """All versions of this key's owner, by name, newest first."""
-        return (yield from all_pages(_calls.templates, (), self._patience))
+    def _list(self, *, name: str | None = None, owner: str | None = None) -> Flow[list[Template]]:
+        """All versions, by name, newest first: of this key's owner, for an admin of all owners.
+
+        :param name: versions of this template.
+        :param owner: of another owner; needs the role admin.
+        """
+        return (yield from all_pages(_calls.templates, _said(name=name, owner=owner), self._patience))
 
     def _get(self, template: str) -> Flow[Template]:
         """One version: ``name@3``, or ``name`` for the newest that is ready.
@@ -135,6 +139,10 @@ class TemplateFlows:
         :raises Conflict: a pool is filled from it.
         """
         return (yield from send(_calls.delete_template(template)))
+
+
+def _said(**filters: str | None) -> tuple[tuple[str, str], ...]:
+    return tuple((name, value) for name, value in filters.items() if value is not None)
 
 
 def text_of(event: Event) -> str:
@@ -161,22 +169,32 @@ class PoolFlows:
         *,
         template: str | None = None,
         image: str | None = None,
+        driver: str | None = None,
+        resources: Resources | Mapping[str, float] | None = None,
+        sudo: bool | None = None,
+        shared: bool | None = None,
         min: int | None = None,
         max: int | None = None,
         max_age_s: float | None = None,
     ) -> Flow[Pool]:
         """Make a pool, or change it. Creates that it can serve are served from it by themselves; see docs/pools.md.
 
-        :param template: ``name``, whose newest version is followed, or ``name@version``; or give an ``image``.
+        :param template: ``name``, whose newest version is followed, or ``name@version``; or give an ``image``, with the
+            ``driver``, ``resources`` and ``sudo`` of the creates it is for.
+        :param shared: it serves the creates of every owner (admins only, of an image).
         :param min: so many are kept ready, up to ``max`` when creates come often.
         :param max_age_s: ready ones that are older are replaced.
         """
-        body = built(PoolCreate, template=template, image=image, min=min, max=max, max_age_s=max_age_s)
+        of = {"template": template, "image": image, "driver": driver, "resources": resources, "sudo": sudo}
+        body = built(PoolCreate, **of, shared=shared, min=min, max=max, max_age_s=max_age_s)
         return (yield from send_patiently(_calls.put_pool(name, body), self._patience))
 
-    def _list(self) -> Flow[list[Pool]]:
-        """All pools of this key's owner, with how full they are."""
-        return list((yield from send_patiently(_calls.pools(), self._patience)).items)
+    def _list(self, *, owner: str | None = None) -> Flow[list[Pool]]:
+        """All pools and how full they are: of this key's owner and the shared ones, for an admin of all owners.
+
+        :param owner: of another owner; needs the role admin.
+        """
+        return list((yield from send_patiently(_calls.pools(_said(owner=owner)), self._patience)).items)
 
     def _get(self, name: str) -> Flow[Pool]:
         """One pool.

@@ -27,7 +27,7 @@ from cloche.models import (
     TemplateLog,
 )
 from cloche_server.api import pools, templates
-from cloche_server.routing import BuildWait, FromCursor, ListTemplates, Route, Streams, WaitForBuild
+from cloche_server.routing import BuildWait, FromCursor, ListPools, ListTemplates, Route, Streams, WaitForBuild
 
 _T: Final = "/v1/templates/{template_ref}"
 _P: Final = "/v1/pools/{pool_name}"
@@ -117,7 +117,14 @@ _POOLS: Final = [
         own_errors=(NotFound, Gone, Conflict, DriverUnavailable),
     ),
     Route(
-        "GET", "/v1/pools", "list_pools", "All pools and how full they are", "pools", {200: Page[Pool]}, pools.list_all
+        "GET",
+        "/v1/pools",
+        "list_pools",
+        "All pools and how full they are",
+        "pools",
+        {200: Page[Pool]},
+        pools.list_all,
+        query=ListPools,
     ),
     Route("GET", _P, "get_pool", "One pool", "pools", {200: Pool}, pools.get, own_errors=(NotFound,)),
     Route(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import threading
 import time
@@ -81,6 +82,42 @@ def test_a_paused_sandbox_stands_still_and_goes_on(client: httpx.Client, make_sa
     stood = [client.get(f"{url}/files/content", params={"path": "/workspace/n"}).text for _ in range(2)]
     assert all(text.isdigit() or text == "" for text in stood)
     assert client.post(f"{url}/contexts/default/interrupt").status_code == 200
+
+
+def events_until(client: httpx.Client, box: str, kind: str, **data: object) -> list[tuple[str, dict[str, object]]]:
+    """The journal of the sandbox, to the first event of that kind with that data."""
+    found: list[tuple[str, dict[str, object]]] = []
+    with client.stream("GET", f"/v1/sandboxes/{box}/events") as reader:
+        name = ""
+        for line in reader.iter_lines():
+            name = line.removeprefix("event: ") if line.startswith("event: ") else name
+            if line.startswith("data: "):
+                found.append((name, json.loads(line.removeprefix("data: "))))
+                if name == kind and data.items() <= found[-1][1].items():
+                    return found
+    raise AssertionError(found)
+
+
+def test_the_journal_tells_of_a_pause_and_a_suspend(client: httpx.Client, make_sandbox: Make, driver: str) -> None:
+    box = make_sandbox(driver=driver)
+    change(client, box, "pause")
+    change(client, box, "resume")
+    paused = events_until(client, box, "sandbox_state", state="running", reason="resume")
+    assert [(kind, data["state"]) for kind, data in paused if kind == "sandbox_state"] == [
+        ("sandbox_state", "paused"),
+        ("sandbox_state", "running"),
+    ]
+    if driver == "gvisor":
+        change(client, box, "suspend")
+        change(client, box, "resume")
+        whole = events_until(client, box, "sandbox_reborn", reason="resume")
+        assert whole[: len(paused)] == paused
+        rest = [(kind, data.get("state"), data["reason"]) for kind, data in whole[len(paused) :]]
+        assert rest == [
+            ("sandbox_state", "suspending", "suspend"),
+            ("uplinks_closed", None, "suspend"),
+            ("sandbox_reborn", None, "resume"),
+        ]
 
 
 def test_a_stop_keeps_files_and_services_and_ends_the_rest(

@@ -114,5 +114,5 @@ def short_dir() -> Iterator[Path]:
 async def cloche(short_dir: Path) -> AsyncIterator[Harness]:
     async with harness(short_dir) as running:
         yield running
-        for guest in list(running.driver.guests.values()):
-            await guest.close()
+    for guest in list(running.driver.guests.values()):  # after the server, which would find its sandboxes broken
+        await guest.close()

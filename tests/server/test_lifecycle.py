@@ -471,3 +471,22 @@ async def test_a_guest_that_does_not_take_events_is_paused_all_the_same(cloche: 
     cloche.driver.guests[sandbox_id].raw = refuse
     assert (await change(cloche, sandbox_id, "pause"))["state"] == "paused"
     assert (await change(cloche, sandbox_id, "resume"))["state"] == "running"
+
+
+async def test_lifetime_tells_of_what_will_happen_alone(cloche: Harness) -> None:
+    policy = {"idle_timeout_s": 60, "max_lifetime_s": 3600, "lifetime_action": "suspend", "delete_after_s": 7200}
+    sandbox_id = await cloche.sandbox(lifecycle=policy)
+
+    async def told() -> list[str]:
+        lifetime = (await cloche.client.get(f"/v1/sandboxes/{sandbox_id}")).json()["lifetime"]
+        return sorted(name for name, at in lifetime.items() if at is not None)
+
+    assert await told() == ["ends_at", "idle_at"]
+    await change(cloche, sandbox_id, "suspend")
+    assert await told() == ["deletes_at"]
+    update = {"lifecycle": {**policy, "lifetime_action": "delete", "delete_after_s": None}}
+    assert (await cloche.client.patch(f"/v1/sandboxes/{sandbox_id}", json=update)).status_code == 200
+    assert await told() == ["ends_at"]
+    update["lifecycle"]["lifetime_action"] = "nothing"
+    await cloche.client.patch(f"/v1/sandboxes/{sandbox_id}", json=update)
+    assert await told() == []

@@ -51,6 +51,26 @@ async def test_the_same_inputs_give_the_same_version_and_others_the_next(cloche:
     assert (await cloche.client.get("/v1/templates/t@1")).json()["version"] == 1
 
 
+async def test_lists_are_of_one_name_or_owner(cloche: Harness) -> None:
+    await built(cloche)
+    async with cloche.client_of("other") as other:
+        for name in ("t", "u"):
+            assert (await other.post("/v1/templates", json={"name": name})).status_code == 201
+        assert len((await other.get("/v1/templates")).json()["items"]) == 2
+        refused = await other.get("/v1/templates?owner=admin")
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        assert (await other.get("/v1/pools?owner=admin")).status_code == 403
+        assert (await other.get("/v1/pools?owner=other")).json()["items"] == []
+
+    async def listed(query: str) -> list[tuple[str, str]]:
+        items = (await cloche.client.get(f"/v1/templates{query}")).json()["items"]
+        return [(item["owner"], item["name"]) for item in items]
+
+    assert await listed("") == [("admin", "t"), ("other", "t"), ("other", "u")]
+    assert await listed("?name=t") == [("admin", "t"), ("other", "t")]
+    assert await listed("?owner=other&name=u") == [("other", "u")]
+
+
 async def test_many_that_ask_for_one_build_share_it(cloche: Harness) -> None:
     answers = await asyncio.gather(*(build(cloche) for _ in range(5)))
     assert {answer.json()["version"] for answer in answers} == {1}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from cloche.models import Resources
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
 
@@ -26,3 +28,11 @@ def duration_of(seconds: float) -> str:
     if total < 86_400:
         return f"{total // 3600}h{total % 3600 // 60:02}m"
     return f"{total // 86_400}d{total % 86_400 // 3600:02}h"
+
+
+def limits_of(limits: Resources) -> str:
+    """``2 CPUs, 2048 MiB memory, ...``."""
+    return (
+        f"{limits.cpus:g} CPUs, {limits.memory_mb} MiB memory, {limits.disk_mb} MiB disk, "
+        f"{limits.max_processes} processes"
+    )

@@ -17,6 +17,7 @@ ENTRIES: Final = {
     "create": Entry("cloche.cli._sandboxes", "create", "Create a sandbox and print its id."),
     "ls": Entry("cloche.cli._sandboxes", "list_sandboxes", "List sandboxes."),
     "show": Entry("cloche.cli._sandboxes", "show", "Show a sandbox and its contexts."),
+    "events": Entry("cloche.cli._events", "events", "Print what happens in a sandbox."),
     "update": Entry("cloche.cli._update", "update", "Change name, labels, metadata or lifecycle of a sandbox."),
     "cp": Entry("cloche.cli._files", "cp", "Copy files to and from a sandbox."),
     "files": Entry("cloche.cli._files", "files", "List, show and remove files of a sandbox."),

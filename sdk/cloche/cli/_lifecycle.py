@@ -105,7 +105,11 @@ def origin_of(sandbox: models.Sandbox) -> str:
 def endings_of(sandbox: models.Sandbox, now: datetime) -> list[str]:
     """What a policy will do, soonest first: ``suspend in 9m``."""
     lifetime, policy = sandbox.lifetime, sandbox.lifecycle
-    planned = [(lifetime.idle_at, policy.idle_action), (lifetime.ends_at, policy.lifetime_action)]
+    planned = [
+        (lifetime.idle_at, policy.idle_action),
+        (lifetime.ends_at, policy.lifetime_action),
+        (lifetime.deletes_at, PolicyAction.DELETE),
+    ]
     coming = sorted((at, str(action)) for at, action in planned if at is not None)
     return [f"{action} in {duration_of(max(at - now, timedelta()).total_seconds())}" for at, action in coming]
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from cloche._client import Client
 from cloche.errors import ClocheError
+from cloche.models import Resources
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
@@ -69,3 +72,20 @@ def complete_sandbox(ctx: click.Context, _param: click.Parameter, incomplete: st
 
 
 sandbox_argument = click.argument("sandbox", metavar="SANDBOX", shell_complete=complete_sandbox)
+
+
+def resources(command: F) -> F:
+    """The options of `Resources`; see `resources_of`."""
+    for option in (
+        click.option("--processes", "max_processes", type=int, help="Processes and threads."),
+        click.option("--disk", "disk_mb", type=int, metavar="MIB", help="What it may write, in MiB."),
+        click.option("--memory", "memory_mb", type=int, metavar="MIB", help="Memory in MiB."),
+        click.option("--cpus", type=float, help="CPU cores."),
+    ):
+        command = option(command)
+    return command
+
+
+def resources_of(given: Mapping[str, Any]) -> dict[str, float] | None:
+    """Those that were given; None: the server's defaults count."""
+    return {name: given[name] for name in Resources.model_fields if given[name] is not None} or None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cloche.cli import _options
+from cloche.cli._amounts import limits_of
 from cloche.cli._lifecycle import Duration
 from cloche.cli._print import day_and_time, print_facts, print_json, print_table
 from cloche.models import Pool
@@ -19,6 +20,10 @@ def pools() -> None:
 @click.argument("name")
 @click.option("--template", help="NAME, to follow its newest version, or NAME@VERSION.")
 @click.option("--image", help="Instead of a template. [default: python]")
+@click.option("--driver", type=click.Choice(["gvisor", "runc"]), help="With an image. [default: the strongest]")
+@_options.resources
+@click.option("--no-sudo", is_flag=True, help="With an image: no way to become root inside.")
+@click.option("--shared", is_flag=True, help="For the creates of every owner (admin).")
 @click.option("--min", "least", type=click.IntRange(min=0), help="Kept ready. [default: 1]")
 @click.option("--max", "most", type=click.IntRange(min=0), help="When creates come often. [default: 10]")
 @click.option("--max-age", type=Duration(), help="Older ready ones are replaced. [default: 1h]")
@@ -31,26 +36,40 @@ def put(
     name: str,
     template: str | None,
     image: str | None,
+    driver: str | None,
+    no_sudo: bool,
+    shared: bool,
     least: int | None,
     most: int | None,
     max_age: float | None,
     as_json: bool,
+    **resources: float | None,
 ) -> None:
     """Make pool NAME, or change it: what is not given gets its default."""
     if template is not None and image is not None:
         raise click.UsageError("a pool is of one thing: --template or --image")
     made = _options.client_of(ctx).pools.put(
-        name, template=template, image=image, min=least, max=most, max_age_s=max_age
+        name,
+        template=template,
+        image=image,
+        driver=driver,
+        resources=_options.resources_of(resources),
+        sudo=False if no_sudo else None,
+        shared=shared or None,
+        min=least,
+        max=most,
+        max_age_s=max_age,
     )
     print_json(made) if as_json else click.echo(f"{made.name}: {made.min} to {made.max} of {_thing(made)}")
 
 
 @pools.command("ls")
+@click.option("--owner", help="Of another owner (admin).")
 @_options.as_json
 @click.pass_context
-def list_pools(ctx: click.Context, as_json: bool) -> None:
+def list_pools(ctx: click.Context, owner: str | None, as_json: bool) -> None:
     """List the pools, with how full they are."""
-    found = _options.client_of(ctx).pools.list()
+    found = _options.client_of(ctx).pools.list(owner=owner)
     if as_json:
         print_json(found)
         return
@@ -64,10 +83,11 @@ def list_pools(ctx: click.Context, as_json: bool) -> None:
             str(pool.stats.claims),
             str(pool.stats.misses),
             _refill(pool),
+            f"{pool.owner}, shared" if pool.shared else pool.owner,
         )
         for pool in found
     ]
-    print_table(("POOL", "OF", "READY", "FILLING", "WANTED", "CLAIMS", "MISSES", "REFILL"), rows)
+    print_table(("POOL", "OF", "READY", "FILLING", "WANTED", "CLAIMS", "MISSES", "REFILL", "OWNER"), rows)
 
 
 @pools.command()
@@ -85,6 +105,10 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
         ("pool", pool.name),
         ("owner", pool.owner),
         ("of", _thing(pool)),
+        ("driver", pool.driver or ""),
+        ("resources", limits_of(pool.resources) if pool.resources is not None else ""),
+        ("sudo", "no" if pool.sudo is False else ""),
+        ("for", "every owner" if pool.shared else ""),
         ("size", f"{pool.min} to {pool.max}, {stats.target} wanted now"),
         ("max age", f"{pool.max_age_s:g} s"),
         ("ready", f"{stats.ready}, and {stats.filling} on their way"),

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from cloche import models
 from cloche._sandbox import Sandbox
 from cloche.cli import _options
+from cloche.cli._amounts import limits_of
 from cloche.cli._contexts import print_contexts
 from cloche.cli._creating import create_sandbox
 from cloche.cli._failures import each
@@ -19,17 +20,13 @@ from cloche.cli._lifecycle import endings_of, lifecycle_options, now_utc, origin
 from cloche.cli._print import day_and_time, pairs_of, print_facts, print_json, print_table
 from cloche.cli._snapshots import complete_snapshot
 from cloche.cli._volumes import volume_option
-from cloche.models import Resources
 
 
 @click.command()
 @click.option("--image", help="Name or digest of an image.")
 @click.option("--name", help="A name to find it by.")
 @click.option("--driver", type=click.Choice(["gvisor", "runc"]), help="[default: the strongest that works]")
-@click.option("--cpus", type=float, help="CPU cores.")
-@click.option("--memory", "memory_mb", type=int, metavar="MIB", help="Memory in MiB.")
-@click.option("--disk", "disk_mb", type=int, metavar="MIB", help="What it may write, in MiB.")
-@click.option("--processes", "max_processes", type=int, help="Processes and threads.")
+@_options.resources
 @click.option("--no-sudo", is_flag=True, help="Leave no way to become root inside.")
 @click.option("--template", help="NAME or NAME@VERSION: begin as it was made ready.")
 @click.option("--snapshot", shell_complete=complete_snapshot, help="Id or name: begin as it was saved.")
@@ -61,13 +58,12 @@ def create(
 ) -> None:
     """Create a sandbox and print its id. It stays until it is deleted."""
     client, started = _options.client_of(ctx), time.monotonic()
-    asked = {field: others[field] for field in Resources.model_fields if others[field] is not None}
     made = create_sandbox(
         client,
         image,
         name=name,
         driver=driver,
-        resources=asked or None,
+        resources=_options.resources_of(others),
         env=_options.as_dict(env),
         labels=_options.as_dict(labels),
         metadata=dict(metadata) or None,
@@ -201,7 +197,7 @@ def _facts(sandbox: models.Sandbox) -> list[tuple[str, str]]:
         ("image", f"{sandbox.image} ({sandbox.image_digest[:19]})"),
         ("driver", f"{sandbox.driver}: {sandbox.isolation}"),
         ("capabilities", ", ".join(sandbox.capabilities)),
-        ("resources", _resources(sandbox.resources)),
+        ("resources", limits_of(sandbox.resources)),
         ("volumes", ", ".join(_volume(attachment) for attachment in sandbox.volumes)),
         ("sudo", "yes" if sandbox.sudo else "no"),
         ("env", ", ".join(sandbox.env)),
@@ -215,10 +211,3 @@ def _facts(sandbox: models.Sandbox) -> list[tuple[str, str]]:
 
 def _volume(attachment: models.VolumeAttachment) -> str:
     return f"{attachment.volume} at {attachment.path}{' (read-only)' if attachment.read_only else ''}"
-
-
-def _resources(limits: Resources) -> str:
-    return (
-        f"{limits.cpus:g} CPUs, {limits.memory_mb} MiB memory, {limits.disk_mb} MiB disk, "
-        f"{limits.max_processes} processes"
-    )

@@ -51,9 +51,7 @@ def build(ctx: click.Context, file: Path, quiet: bool, as_json: bool) -> None:
 @click.option("--driver", type=click.Choice(["gvisor", "runc"]), help="[default: the strongest that works]")
 @click.option("--setup", type=script, metavar="FILE", help="A bash script to run in it.")
 @click.option("--code", type=script, metavar="FILE", help="Python to run in its default context.")
-@click.option("--cpus", type=float, help="CPU cores.")
-@click.option("--memory", "memory_mb", type=int, metavar="MIB", help="Memory in MiB.")
-@click.option("--disk", "disk_mb", type=int, metavar="MIB", help="What it may write, in MiB.")
+@_options.resources
 @click.option("--no-sudo", is_flag=True, help="Leave no way to become root inside.")
 @_options.env
 @quiet_option
@@ -78,7 +76,7 @@ def create(
     options: TemplateOptions = {
         "image": image,
         "driver": driver,
-        "resources": {field: value for field, value in resources.items() if value is not None} or None,
+        "resources": _options.resources_of(resources),
         "env": _options.as_dict(env),
         "sudo": False if no_sudo else None,
         "setup": setup.read_text() if setup is not None else None,
@@ -98,18 +96,21 @@ def _build(ctx: click.Context, name: str, options: TemplateOptions, *, quiet: bo
 
 
 @templates.command("ls")
+@click.option("--name", help="Versions of this one.")
+@click.option("--owner", help="Of another owner (admin).")
 @_options.as_json
 @click.pass_context
-def list_templates(ctx: click.Context, as_json: bool) -> None:
+def list_templates(ctx: click.Context, name: str | None, owner: str | None, as_json: bool) -> None:
     """List all versions, by name, newest first."""
-    found = _options.client_of(ctx).templates.list()
+    found = _options.client_of(ctx).templates.list(name=name, owner=owner)
     if as_json:
         print_json(found)
         return
     rows = [
-        (reference_of(each), each.state, each.spec.image, _took(each), day_and_time(each.created_at)) for each in found
+        (reference_of(each), each.state, each.spec.image, _took(each), day_and_time(each.created_at), each.owner)
+        for each in found
     ]
-    print_table(("TEMPLATE", "STATE", "IMAGE", "BUILT IN", "CREATED"), rows)
+    print_table(("TEMPLATE", "STATE", "IMAGE", "BUILT IN", "CREATED", "OWNER"), rows)
 
 
 @templates.command()

@@ -79,7 +79,8 @@ class StateChange(Model):
 
 
 class Lifetime(Model):
-    """When a policy will act; null: it will not."""
+    """When a policy will act, if nothing happens until then; null: it will not. ``deletes_at``: by ``delete_after_s``."""
 
     idle_at: Timestamp | None
     ends_at: Timestamp | None
+    deletes_at: Timestamp | None = None

@@ -60,13 +60,20 @@ class TemplateLog(Model):
 
 
 class PoolCreate(Model):
-    """Body of ``PUT /v1/pools/{name}``. ``template``: a template, or null for ``image`` alone.
+    """Body of ``PUT /v1/pools/{name}``. ``template``: a template, or null for ``image`` with ``driver``, ``resources`` and
+    ``sudo``, which a template says by itself. Environments are bound when a sandbox is handed out.
 
     ``min`` ready sandboxes are kept, up to ``max`` when creates come often; see docs/pools.md for the rule.
     """
 
     template: TemplateRef | None = None
-    image: str | None = Field(default=None, max_length=128)
+    image: str | None = Field(default=None, min_length=1, max_length=128)
+    driver: DriverName | None = None
+    resources: Resources = Resources()
+    sudo: bool = True
+    shared: bool = Field(
+        default=False, description="serves the creates of every owner; of an image, and for admins only"
+    )
     min: int = Field(default=1, ge=0, le=1000)
     max: int = Field(default=10, ge=0, le=1000)
     max_age_s: float = Field(default=3600, ge=10, le=604_800, description="older ready ones are replaced")
@@ -91,6 +98,10 @@ class Pool(Model):
     owner: str
     template: str | None
     image: str | None
+    driver: DriverName | None = Field(default=None, description="null: the template's, or the default")
+    resources: Resources | None = Field(default=None, description="null: the template's")
+    sudo: bool | None = Field(default=None, description="null: the template's")
+    shared: bool = False
     min: int
     max: int
     max_age_s: float

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from cloche.models import IntentCreate, Page, Pool, PoolCreate
-from cloche_server.routing import Call, Reply
+from cloche_server.api.sandboxes import visible_owner
+from cloche_server.routing import Call, ListPools, Reply
 
 if TYPE_CHECKING:
     from cloche_server.services import Services
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
 
 async def put(services: Services, call: Call) -> Reply:
     wanted = cast("PoolCreate", call.body)
-    return Reply(services.pools.put(call.principal.owner, call.path["pool_name"], wanted))
+    return Reply(services.pools.put(call.principal, call.path["pool_name"], wanted))
 
 
 async def list_all(services: Services, call: Call) -> Reply:
-    owner = None if call.principal.sees_all else call.principal.owner
+    owner = visible_owner(call.principal, cast("ListPools", call.query).owner)
     return Reply(Page[Pool](items=services.pools.list(owner)))
 
 

@@ -57,7 +57,7 @@ def visible_owner(principal: Principal, asked: str | None) -> str | None:
     if principal.sees_all:
         return asked
     if asked is not None and asked != principal.owner:
-        raise Forbidden("only admins may list the sandboxes of another owner", details={"owner": asked})
+        raise Forbidden("only admins may list what is another owner's", details={"owner": asked})
     return principal.owner
 
 

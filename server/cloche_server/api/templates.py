@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from cloche.models import Page, Template, TemplateCreate, TemplateLog
 from cloche.models.runs import MAX_WAIT_S
+from cloche_server.api.sandboxes import visible_owner
 from cloche_server.routing import BuildWait, Call, FromCursor, ListTemplates, Reply, WaitForBuild
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ async def create(services: Services, call: Call) -> Reply:
 
 async def list_some(services: Services, call: Call) -> Reply:
     query = cast("ListTemplates", call.query)
-    owner = None if call.principal.sees_all else call.principal.owner
-    rows, next_page = services.templates.list(owner, query.limit, query.page)
+    owner = visible_owner(call.principal, query.owner)
+    rows, next_page = services.templates.list(owner, query.limit, query.page, query.name)
     return Reply(Page[Template](items=[row.to_model() for row in rows], next_page=next_page))
 
 

@@ -85,6 +85,13 @@ def next_step(row: Ruled, now_us: int, *, asked: bool = False) -> Step:
     return Wait(min(times, default=None))
 
 
+def planned_us(row: Ruled) -> dict[Why, int]:
+    """When each of its policies acts, if nothing happens until then; those that will not are left out."""
+    found = {act.why: end_us for end_us, act in _ends(row, row.lifecycle)}
+    idle_us = _idle_end(row, row.lifecycle)
+    return found if idle_us is None else {**found, "idle_timeout": idle_us}
+
+
 def _ends(row: Ruled, policy: LifecyclePolicy) -> list[tuple[int, Act]]:
     found: list[tuple[int, Act]] = []
     possible = row.state in _ALIVE or (row.state in _AT_REST and policy.lifetime_action is PolicyAction.DELETE)

@@ -29,26 +29,27 @@ class Claims:
         self._monotonic = monotonic
 
     def claim(
-        self, pool: LivePool, wanted: SandboxCreate, env: dict[str, str], key: IdempotencyClaim | None
+        self, pool: LivePool, owner: str, wanted: SandboxCreate, env: dict[str, str], key: IdempotencyClaim | None
     ) -> SandboxRow | None:
-        """None: none is ready. `Conflict` when the name is in use."""
+        """It is ``owner``'s from now on. None: none is ready. `Conflict` when the name is in use."""
         assert pool.recipe is not None
         for parked in pool.stock.best(pool.recipe, self._monotonic(), pool.row.max_age_s):
             live = self._workshop.parked(parked.sandbox_id)
             if live is not None:  # else it ended, and the keeper has not seen it yet
-                row = self._commit(live, wanted, env, key)
+                row = self._commit(live, owner, wanted, env, key)
                 pool.stock.discard(parked.sandbox_id)
                 return row
         return None
 
     def _commit(
-        self, live: Live, wanted: SandboxCreate, env: dict[str, str], key: IdempotencyClaim | None
+        self, live: Live, owner: str, wanted: SandboxCreate, env: dict[str, str], key: IdempotencyClaim | None
     ) -> SandboxRow:
         """Its life begins now: whoever gets it gets all of it."""
         row, now = live.row, self._clock()
         changes: dict[str, Any] = {
             **{name: getattr(wanted, name) for name in ("name", "labels", "metadata", "lifecycle")},
             "known_as": {"epoch": row.epoch, "env": row.env},
+            "owner": owner,
             "env": env,
             "epoch": new_epoch(),
             **dict.fromkeys(("created_us", "started_us", "active_us", "born_us"), now),

@@ -18,7 +18,7 @@ from cloche_server.pools._foreground import Foreground
 from cloche_server.pools._parking import check_health, park, wake_next
 from cloche_server.pools._pool import LivePool
 from cloche_server.pools.parked import Parked
-from cloche_server.pools.recipe import recipe_of_row
+from cloche_server.pools.recipe import create_of, recipe_of_row
 from cloche_server.sandboxes._live import Live
 from cloche_server.templates import Guest, Workshop, start_default_context
 
@@ -174,9 +174,7 @@ class Keeper:
         assert pool.recipe is not None
         recipe = pool.recipe
         wanted = (
-            SandboxCreate(template=recipe.template, warm=False)
-            if recipe.template is not None
-            else SandboxCreate(image=pool.row.image or "python", warm=False)
+            SandboxCreate(template=recipe.template, warm=False) if recipe.template is not None else create_of(pool.row)
         )
         live = await self._workshop.make(pool.row.owner, wanted, pool.row.name)
         if recipe.template is None:

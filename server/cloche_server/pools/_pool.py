@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from cloche.models import Pool, PoolStats
 from cloche_server.clock import to_datetime
 from cloche_server.pools.parked import Stock
-from cloche_server.pools.recipe import Recipe
+from cloche_server.pools.recipe import Recipe, create_of
 from cloche_server.pools.sizing import Demand, Intents, Refills, target
 from cloche_server.state import PoolRow
 
@@ -80,7 +80,19 @@ class LivePool:
             refill_s=self.refills.typical_s,
         )
         return Pool(
-            **{name: getattr(row, name) for name in ("name", "owner", "template", "image", "min", "max", "max_age_s")},
+            **{name: getattr(row, name) for name in _SHOWN},
+            **_of_image(row),
             stats=stats,
             created_at=to_datetime(row.created_us),
         )
+
+
+_SHOWN: Final = ("name", "owner", "template", "image", "min", "max", "max_age_s", "shared")
+
+
+def _of_image(row: PoolRow) -> dict[str, Any]:
+    """What a template would say; nothing for one of a template."""
+    if row.template is not None:
+        return {}
+    wanted = create_of(row)
+    return {name: getattr(wanted, name) for name in ("driver", "resources", "sudo")}

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from cloche.errors import ClocheError, NotFound
+from cloche.errors import ClocheError, Forbidden, NotFound
 from cloche.models import Intent, IntentCreate, Pool, PoolCreate, SandboxCreate
+from cloche_server.auth import Principal
 from cloche_server.clock import Clock, now_us, to_datetime
 from cloche_server.pools._claims import Claims
 from cloche_server.pools._foreground import Foreground
 from cloche_server.pools._keeper import Keeper
 from cloche_server.pools._pool import LivePool
 from cloche_server.pools.parked import Parked
-from cloche_server.pools.recipe import Recipe, may_be_warm, recipe_of_row
+from cloche_server.pools.recipe import DEFAULT_IMAGE, Recipe, create_of, may_be_warm, recipe_of_row
 from cloche_server.routing import invalid
 from cloche_server.sandboxes import DriverSet, Images
 from cloche_server.sandboxes._creating import check_policy
 from cloche_server.state import IdempotencyClaim, PoolRow, PoolStore, SandboxRow
 from cloche_server.templates import TemplateService, Workshop
 from cloche_server.templates._spec import parse_reference
-
-DEFAULT_IMAGE: Final = "python"
+from cloche_server.templates._starting import THEIRS
 
 
 class Places(Protocol):
@@ -96,16 +96,15 @@ class PoolService:
 
     # The API
 
-    def put(self, owner: str, name: str, wanted: PoolCreate) -> Pool:
-        """Made or changed. `InvalidRequest`, `NotFound` for a template or image that is not there."""
-        if wanted.min > wanted.max:
-            raise invalid([("min", f"must not be over max, which is {wanted.max}")])
-        if wanted.template is not None and wanted.image is not None:
-            raise invalid([("image", "a template has its own: give one of the two")])
-        image = None if wanted.template is not None else wanted.image or DEFAULT_IMAGE
+    def put(self, principal: Principal, name: str, wanted: PoolCreate) -> Pool:
+        """Made or changed. `InvalidRequest`, `NotFound` for a template or image that is not there, `Forbidden` for a shared
+        one of somebody who is no admin."""
+        owner = principal.owner
+        _check(wanted)
+        if wanted.shared and not principal.sees_all:
+            raise Forbidden("only admins may share a pool with every owner", details={"owner": owner})
         pool = self._pools.get((owner, name))
-        created_us = pool.row.created_us if pool else self._clock()
-        row = PoolRow(owner, name, wanted.template, image, wanted.min, wanted.max, int(wanted.max_age_s), created_us)
+        row = _row_of(owner, name, wanted, pool.row.created_us if pool else self._clock())
         self._recipe_of_pool(row)
         self._store.put(row)
         if pool is None:
@@ -117,11 +116,13 @@ class PoolService:
         return self._model(pool)
 
     def get(self, owner: str, name: str) -> Pool:
-        return self._model(self._find(owner, name))
+        """The owner's own, else a shared one."""
+        shared = (pool for pool in self._pools.values() if pool.row.shared and pool.row.name == name)
+        return self._model(self._pools.get((owner, name)) or next(shared, None) or self._find(owner, name))
 
     def list(self, owner: str | None) -> list[Pool]:
-        """By owner and name. None: of all owners."""
-        found = [pool for pool in self._pools.values() if owner is None or pool.row.owner == owner]
+        """By owner and name, with the shared ones. None: of all owners."""
+        found = [pool for pool in self._pools.values() if owner is None or _serves(pool, owner)]
         return [self._model(pool) for pool in sorted(found, key=lambda pool: pool.key)]
 
     async def delete(self, owner: str, name: str) -> Pool:
@@ -178,7 +179,7 @@ class PoolService:
         pool.demand.seen(now)
         pool.intents.met(now)
         self._places.check_limits(owner)
-        row = self._claims.claim(pool, wanted, made.env, key)
+        row = self._claims.claim(pool, owner, wanted, made.env, key)
         self._keeper.wake()
         if row is None:
             pool.misses += 1
@@ -194,9 +195,10 @@ class PoolService:
             check_policy(wanted.lifecycle, live.driver)
 
     def _serving(self, owner: str, recipe: Recipe) -> LivePool | None:
-        """The pool with that recipe; of several the one with most ready."""
-        found = [pool for pool in self._pools.values() if pool.row.owner == owner and pool.recipe == recipe]
-        return max(found, key=lambda pool: len(pool.stock), default=None)
+        """The pool with that recipe, which must not be somebody else's template of the same name. Of several one with
+        something ready, rather the owner's own, rather the one with most."""
+        found = [pool for pool in self._pools.values() if _serves(pool, owner) and pool.recipe == recipe]
+        return max(found, key=lambda pool: (bool(pool.stock), pool.row.owner == owner, len(pool.stock)), default=None)
 
     def _resolve(self, owner: str, wanted: SandboxCreate) -> _Made:
         if wanted.template is None:
@@ -222,7 +224,7 @@ class PoolService:
 
     def _recipe_of_pool(self, row: PoolRow) -> Recipe:
         if row.template is None:
-            return self._recipe_of_image(SandboxCreate(image=row.image or DEFAULT_IMAGE))
+            return self._recipe_of_image(create_of(row))
         return Recipe(self._templates.ready(row.owner, row.template).reference)
 
     def room(self, pool: LivePool) -> int:
@@ -241,3 +243,44 @@ class PoolService:
 
 def _is(pool: LivePool, name: str, version: int) -> bool:
     return pool.recipe is not None and pool.recipe.template == f"{name}@{version}"
+
+
+def _serves(pool: LivePool, owner: str) -> bool:
+    return pool.row.owner == owner or pool.row.shared
+
+
+def _check(wanted: PoolCreate) -> None:
+    """`InvalidRequest`."""
+    problems: list[tuple[str, str]] = []
+    if wanted.min > wanted.max:
+        problems.append(("min", f"must not be over max, which is {wanted.max}"))
+    if wanted.template is not None:
+        said = [name for name in THEIRS if name in wanted.model_fields_set and getattr(wanted, name) is not None]
+        problems += [(name, "a template has its own: give one of the two") for name in said]
+        if wanted.shared:
+            problems.append(("shared", "templates are their owner's: a shared pool is of an image"))
+    if problems:
+        raise invalid(problems)
+
+
+def _row_of(owner: str, name: str, wanted: PoolCreate, created_us: int) -> PoolRow:
+    row = PoolRow(
+        owner,
+        name,
+        wanted.template,
+        None,
+        wanted.min,
+        wanted.max,
+        int(wanted.max_age_s),
+        created_us,
+        shared=wanted.shared,
+    )
+    if wanted.template is not None:
+        return row
+    return replace(
+        row,
+        image=wanted.image or DEFAULT_IMAGE,
+        driver=wanted.driver,
+        resources=wanted.resources.model_dump(),
+        sudo=wanted.sudo,
+    )

@@ -7,9 +7,10 @@ lifecycle and environment are no part of it: these are bound late.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from cloche.models import Resources, SandboxCreate
-from cloche_server.state import SandboxRow
+from cloche_server.state import PoolRow, SandboxRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,16 @@ class Recipe:
     driver: str | None = None
     resources: Resources | None = None
     sudo: bool | None = None
+
+
+DEFAULT_IMAGE: Final = "python"
+
+
+def create_of(row: PoolRow) -> SandboxCreate:
+    """What a pool of an image is filled with."""
+    said = {"driver": row.driver, "resources": row.resources, "sudo": row.sudo}
+    given = {name: value for name, value in said.items() if value is not None}
+    return SandboxCreate.model_validate({"image": row.image or DEFAULT_IMAGE, "warm": False, **given})
 
 
 def recipe_of_row(row: SandboxRow) -> Recipe:

@@ -36,7 +36,7 @@ from cloche_server.routing._params import (
     problems_of,
 )
 from cloche_server.routing._route import Act, BodySink, Call, Reply, Route, Streams
-from cloche_server.routing._template_params import BuildWait, ListTemplates, WaitForBuild
+from cloche_server.routing._template_params import BuildWait, ListPools, ListTemplates, WaitForBuild
 
 __all__ = [
     "PATH_TYPES",
@@ -50,6 +50,7 @@ __all__ = [
     "HistoryLimit",
     "ListKeys",
     "ListPath",
+    "ListPools",
     "ListSandboxSnapshots",
     "ListSandboxes",
     "ListSnapshots",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from cloche.models import Name
 from cloche.models.runs import MAX_WAIT_S
 from cloche_server.routing._params import PageText, Query
 
@@ -18,6 +19,11 @@ class WaitForBuild(Query):
     wait_s: float = Field(default=0, ge=0, le=MAX_WAIT_S, description="seconds to wait for the end of a build")
 
 
-class ListTemplates(Query):
+class ListPools(Query):
+    owner: Name | None = Field(default=None, description="admins only; without it an admin sees all owners")
+
+
+class ListTemplates(ListPools):
     limit: int = Field(default=50, ge=1, le=200)
     page: PageText | None = Field(default=None, description="`next_page` of the page before")
+    name: Name | None = Field(default=None, description="versions of this name")

@@ -17,7 +17,8 @@ from cloche_server.state._tables import idempotency, pools, sandboxes
 
 @dataclass(frozen=True, slots=True)
 class PoolRow:
-    """One pool as the database has it: of a template, or of an image."""
+    """One pool as the database has it: of a template, or of an image. ``resources`` and ``sudo`` are null in one of a
+    template, and in one that an older server has made: then they are the defaults."""
 
     owner: str
     name: str
@@ -27,6 +28,10 @@ class PoolRow:
     max: int
     max_age_s: int
     created_us: int
+    driver: str | None = None
+    resources: dict[str, Any] | None = None
+    sudo: bool | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 from pydantic import JsonValue
@@ -19,13 +18,13 @@ from cloche.models import (
     LifecyclePolicy,
     Lifetime,
     Origin,
-    PolicyAction,
     Resources,
     Sandbox,
     SandboxState,
     VolumeAttachment,
 )
 from cloche_server.clock import to_datetime
+from cloche_server.lifecycle.policy import planned_us
 from cloche_server.state._database import Database
 from cloche_server.state._tables import sandboxes
 
@@ -89,17 +88,12 @@ class SandboxRow:
 
 
 def _lifetime(row: SandboxRow) -> Lifetime:
-    """When the policy acts, if nothing happens until then."""
-    policy = row.lifecycle
-    idle = row.state in (SandboxState.RUNNING, SandboxState.PAUSED) and policy.idle_action is not PolicyAction.NOTHING
+    planned = {why: to_datetime(at_us) for why, at_us in planned_us(row).items()}
     return Lifetime(
-        idle_at=_after(row.active_us, policy.idle_timeout_s) if idle else None,
-        ends_at=_after(row.born_us, policy.max_lifetime_s),
+        idle_at=planned.get("idle_timeout"),
+        ends_at=planned.get("max_lifetime"),
+        deletes_at=planned.get("delete_after"),
     )
-
-
-def _after(begin_us: int, seconds: float | None) -> datetime | None:
-    return None if seconds is None else to_datetime(begin_us + int(seconds * 1e6))
 
 
 _SAME_IN_BOTH = (

@@ -195,5 +195,9 @@ pools: Final = Table(
     Column("min", Integer, nullable=False),
     Column("max", Integer, nullable=False),
     Column("max_age_s", Integer, nullable=False),
+    Column("driver", String(32)),
+    Column("resources", JSON),
+    Column("sudo", Boolean),
+    Column("shared", Boolean, nullable=False),
     Column("created_us", BigInteger, nullable=False),
 )

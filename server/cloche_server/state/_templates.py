@@ -97,13 +97,17 @@ class TemplateStore:
         with self._database.transaction() as connection:
             return [_from_row(row) for row in connection.execute(select(*_COLUMNS).where(templates.c.state == state))]
 
-    def list(self, owner: str | None, limit: int, page: str | None) -> tuple[list[TemplateRow], str | None]:
-        """By name, newest version first, without the deleted ones; and the token of the next page. None: all owners."""
+    def list(
+        self, owner: str | None, limit: int, page: str | None, name: str | None = None
+    ) -> tuple[list[TemplateRow], str | None]:
+        """By name, newest version first, without the deleted ones; and the token of the next page. None: all."""
         column = templates.c
         order = (column.owner, column.name, column.version.desc())
         query = select(*_COLUMNS).where(column.state != "deleted").order_by(*order)
         if owner is not None:
             query = query.where(column.owner == owner)
+        if name is not None:
+            query = query.where(column.name == name)
         with self._database.transaction() as connection:
             rows = [_from_row(row) for row in connection.execute(query.offset(_offset(page)).limit(limit + 1))]
         return rows[:limit], str(_offset(page) + limit) if len(rows) > limit else None

@@ -99,9 +99,11 @@ class TemplateService:
             self._ready[owner, reference] = row
         return row
 
-    def list(self, owner: str | None, limit: int, page: str | None) -> tuple[list[TemplateRow], str | None]:
-        """None: all owners."""
-        return self._store.list(owner, limit, page)
+    def list(
+        self, owner: str | None, limit: int, page: str | None, name: str | None = None
+    ) -> tuple[list[TemplateRow], str | None]:
+        """None: all owners, all names."""
+        return self._store.list(owner, limit, page, name)
 
     def log(self, owner: str, reference: str) -> tuple[str, bool]:
         """What the build printed so far, and whether something is missing in its middle."""

@@ -12,6 +12,7 @@ from protocol_app import App
 
 from cloche import models
 from cloche.cli._compare import lines_of
+from cloche.cli._events import line_of as line_of_event
 from cloche.cli._lifecycle import Duration, endings_of, origin_of
 from cloche.models import SandboxState
 
@@ -234,6 +235,13 @@ def test_pools_are_set_shown_and_deleted(run_cloche, app: App) -> None:
     assert "2 to 10, 2 wanted now" in run_cloche("pools", "show", "p").out
     assert json.loads(run_cloche("pools", "ls", "--json").out)[0]["stats"]["claims"] == 3
     assert run_cloche("pools", "set", "p", "--template", "data", "--image", "python").code == 2
+    options = ("--driver", "runc", "--memory", "512", "--cpus", "1", "--no-sudo", "--shared")
+    assert run_cloche("pools", "set", "p", *options).code == 0
+    sent = {"driver": "runc", "resources": {"memory_mb": 512, "cpus": 1.0}, "sudo": False, "shared": True}
+    assert app.bodies[-1] == sent
+    shown = run_cloche("pools", "show", "p").out
+    assert "1 CPUs, 512 MiB memory" in shown
+    assert "every owner" in shown
     assert run_cloche("pools", "rm", "p").out == "deleted p\n"
     assert run_cloche("pools", "show", "p").code == 3
 
@@ -251,3 +259,15 @@ def test_what_will_happen_is_told_soonest_first(run_cloche, box: str, app: App) 
     assert endings_of(sandbox, now) == ["delete in 1m", "suspend in 3h00m"]
     assert endings_of(app.sandboxes[box], now) == []
     assert (origin_of(sandbox), origin_of(app.sandboxes[box])) == ("template data@1, warm", "image")
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        ({}, "x"),
+        ({"code": 1, "name": "web", "failure": None}, "x  code=1 name=web"),
+        ({"why": "two words\n", "bad": "\x1b[2J"}, 'x  why="two words\\n" bad="\\u001b[2J"'),
+    ],
+)
+def test_an_event_is_a_line(data: dict[str, object], line: str) -> None:
+    assert line_of_event(models.Event.model_validate({"type": "x", "cursor": "a.1.1", "data": data})) == line
