@@ -82,7 +82,7 @@ class _Kernel:
         env = guest_environ(self.spec.runtime_dir, self.spec.runtime_dir)
         self.launcher = Launcher(self.children, lambda: env, sys.executable, None)
         self.kernel = await start_kernel(
-            self.spec, self.launcher, env, 1, context=self.context, on_message=lambda *m: self.messages.append(m)
+            self.spec, self.launcher.launch, env, 1, context=self.context, on_message=lambda *m: self.messages.append(m)
         )
         return self
 

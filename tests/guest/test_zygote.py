@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from guest_process import Context, Guest, is_running, running_guest, text, wait_for
@@ -32,13 +32,19 @@ def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
     (path / f"{OF_TESTS}.py").write_text("import time; BORN = time.monotonic_ns()")
     with running_guest(PYTHONPATH=str(path)) as guest:
         guest.packages = path  # type: ignore[attr-defined]
+        guest.create()  # with one context alone no kernel is made ahead
         preload(guest)
         yield guest
 
 
-@pytest.fixture
-def forked(forking: Guest) -> Iterator[Context]:
-    made = create_forked(forking)
+LIMITS: Final = {"open_files": 4000}
+"""A context with limits never gets the kernel that was made ahead."""
+
+
+@pytest.fixture(params=["now", "ahead"])
+def forked(forking: Guest, request: pytest.FixtureRequest) -> Iterator[Context]:
+    """Forked when it was asked for, or made ahead."""
+    made = create_forked(forking, limits=LIMITS) if request.param == "now" else create_ahead(forking)
     yield made
     forking.http.delete(made.path)
 
@@ -65,6 +71,47 @@ def create_forked(guest: Guest, **body: Any) -> Context:
         assert time.monotonic() < end, why
 
 
+def create_ahead(guest: Guest, **body: Any) -> Context:
+    """Contexts are made until one gets a kernel that was made ahead."""
+    end = time.monotonic() + 60
+    while True:
+        context = create_forked(guest, **body)
+        if started(context)["ahead"]:
+            return context
+        context.delete()
+        assert time.monotonic() < end, started(context)
+        spare_of(guest)
+
+
+def started(context: Context) -> Any:
+    return context.context_until("kernel_started")["data"]
+
+
+def spare_of(guest: Guest) -> int:
+    """The kernel that waits for its order. One is made when the guest rests after a context was made."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        found[:] = [pid for pid in _descendants(guest.process.pid) if _is_spare(pid)]
+        return bool(found)
+
+    wait_for(is_there, "a kernel that is made ahead")
+    return found[0]
+
+
+def _descendants(pid: int) -> set[int]:
+    children = children_of(pid)
+    return children.union(*(_descendants(child) for child in children)) if children else set()
+
+
+def _is_spare(pid: int) -> bool:
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return False
+    return line[-1] == b"spare"
+
+
 def zygote_of(forked: Context) -> int:
     return int(forked.value("import os; os.getppid()"))
 
@@ -82,9 +129,11 @@ def test_a_sandbox_with_one_kernel_has_no_other_process_and_from_the_second_on_t
 
 
 def children_of(pid: int) -> set[int]:
-    return {
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    }
+    try:
+        tasks = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:  # it has just ended
+        return set()
+    return {int(child) for children in tasks for child in children.split()}
 
 
 def test_it_runs_code_shows_output_and_answers_questions(forked: Context) -> None:
@@ -213,7 +262,7 @@ def test_env_cwd_and_limits_are_the_contexts_own(forking: Guest, tmp_path: Path)
     )
     line = Path(f"/proc/{int(context.value('os.getpid()'))}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     assert context.id.encode() in line[2]
-    assert len(line) == 3
+    assert [word.decode() for word in line[3:]] == [context.id]
     context.delete()
     other = create_forked(forking)
     assert other.value("import os; 'MINE' in os.environ") == "False"
@@ -240,7 +289,7 @@ def test_settings_that_are_read_at_the_start_start_a_kernel(
 
 
 def test_an_environment_too_large_for_the_order_starts_a_kernel(forking: Guest, forked: Context) -> None:
-    context = forking.create(env={f"BIG_{n}": "x" * 100_000 for n in range(2)})
+    context = forking.create(env={f"BIG_{n}": "x" * 100_000 for n in range(2)}, limits=LIMITS)
     assert "bytes" in how(context)
     context.delete()
     assert how(create_forked(forking)) is None
@@ -264,10 +313,12 @@ def test_contexts_outlive_their_zygote_and_their_end_is_told(forking: Guest) -> 
 def test_packages_that_come_later_are_there_in_the_next_kernel(forking: Guest, forked: Context) -> None:
     """A fork would have old modules in its memory and new ones on the disk."""
     packages: Path = forking.packages  # type: ignore[attr-defined]
-    (packages / "installed_later.py").write_text("")
+    spare_of(forking)
+    module = f"installed_later_{os.urandom(4).hex()}"
+    (packages / f"{module}.py").write_text("")
     context = forking.create()
     assert how(context) == "packages were installed or removed since its imports"
-    context.ok("import installed_later")
+    context.ok(f"import {module}")
     context.delete()
     other = create_forked(forking)
     assert zygote_of(other) != zygote_of(forked)
@@ -297,9 +348,10 @@ def test_forks_leave_no_descriptor_in_the_zygote_and_take_none_of_its_own(forkin
         return len(os.listdir(f"/proc/{pid}/fd"))
 
     zygote = zygote_of(forked)
+    spare_of(forking)
     before, kernels = open_files(zygote), children_of(zygote)
     for _ in range(5):
-        context = forking.create()
+        context = forking.create(limits=LIMITS)
         assert how(context) is None
         context.delete()
     wait_for(lambda: open_files(zygote) <= before, "the descriptors to be closed")
@@ -316,6 +368,8 @@ def test_forked_kernels_end_with_a_guest_that_is_killed() -> None:
         preload(guest)
         context = create_forked(guest)
         pids = [int(context.value("import os; os.getpid()")), zygote_of(context)]
+        guest.create()
+        pids.append(spare_of(guest))
         guest.process.kill()
         wait_for(lambda: not any(map(is_running, pids)), "the kernel and the zygote to end")
 

@@ -50,6 +50,7 @@ from cloche_guest.contexts._router import (
 )
 from cloche_guest.contexts._run import RunRecord
 from cloche_guest.contexts._runs import Runs, new_id
+from cloche_guest.contexts._spare import Spares
 from cloche_guest.contexts._supervision import Decision, Step, Watch, decide
 from cloche_guest.contexts._wire import Message
 from cloche_guest.identity import new_epoch
@@ -68,6 +69,7 @@ class Surroundings:
     """What a context needs of the guest."""
 
     launcher: Launcher
+    spares: Spares
     zmq_context: zmq.Context[zmq.Socket[bytes]]
     environment: Callable[[], dict[str, str]]
     starts: asyncio.Semaphore
@@ -226,6 +228,15 @@ class LiveContext:
             content = change.for_kernel(self.id, self.body.env)
             await self._kernel.ask("control", "cloche_identity_request", content)
 
+    async def warm_up(self) -> None:
+        """See `Kernel.warm_up`; nothing is done while it runs something.
+
+        Raises:
+            WaitTimeout, InternalError
+        """
+        if self._kernel is not None and self._state is ContextState.IDLE and not self.works:
+            await self._kernel.warm_up()
+
     def renew_journals(self) -> None:
         """See `Journal.renew`."""
         for feed in (self.journal.feed, *(run.feed for run in self.runs.all())):
@@ -282,26 +293,35 @@ class LiveContext:
         self._generation += 1
         try:
             async with self._around.starts:
-                self._kernel = await start_kernel(
-                    self._spec,
-                    self._around.launcher,
-                    self._around.environment() | self.body.env,
-                    self._generation,
-                    context=self._around.zmq_context,
-                    on_message=self._on_message,
-                )
+                self._kernel = await self._new_kernel(self._around.environment() | self.body.env)
         except ClocheError as error:
             self._start_failed(error)
             return
         self._kernel.process.exited.add_done_callback(lambda _: self._changed.set())
         self._execution_count = 0
         self._set_state(ContextState.IDLE, self._failure)
-        cold = self._kernel.process.cold
+        process = self._kernel.process
         self.journal.note(
             "kernel_started",
-            {"generation": self._generation, "by": "spawn" if cold else "fork", "not_forked": cold or None},
+            {
+                "generation": self._generation,
+                "by": "spawn" if process.cold else "fork",
+                "not_forked": process.cold or None,
+                "ahead": process.ahead,
+            },
         )
         self._resolve_start(None)
+
+    async def _new_kernel(self, env: Mapping[str, str]) -> Kernel:
+        spare = await self._around.spares.take(self._spec, env, self._generation, self._on_message)
+        return spare or await start_kernel(
+            self._spec,
+            self._around.launcher.launch,
+            env,
+            self._generation,
+            context=self._around.zmq_context,
+            on_message=self._on_message,
+        )
 
     def _start_failed(self, error: ClocheError) -> None:
         failure = error.failure if isinstance(error, KernelStartFailed) else None

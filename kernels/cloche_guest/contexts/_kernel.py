@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import zmq
 
@@ -17,13 +17,19 @@ from cloche_guest.contexts._kernel_process import (
     KernelProcess,
     KernelSpec,
     KernelStartFailed,
+    LaunchKernel,
     start_kernel_process,
 )
-from cloche_guest.contexts._launcher import Launcher
 from cloche_guest.contexts._wire import Message
 
 ANSWER_TIMEOUT_S = 10.0
 """For questions while a run is busy. Native code that holds the interpreter lock delays them."""
+
+
+WARM_UP: Final = {"code": "1", "silent": False, "store_history": True, "stop_on_error": False}
+"""It goes the way of every cell, through the display of a result."""
+
+OnMessage = Callable[[Channel, Message], None]
 
 
 class Kernel:
@@ -33,7 +39,7 @@ class Kernel:
         self,
         process: KernelProcess,
         context: zmq.Context[zmq.Socket[bytes]],
-        on_message: Callable[[Channel, Message], None],
+        on_message: OnMessage,
     ) -> None:
         self.process = process
         self._on_message = on_message
@@ -41,7 +47,12 @@ class Kernel:
         self.channels = Channels(context, process.base, process.key, self._take)
 
     async def ask(
-        self, channel: Channel, kind: str, content: Mapping[str, Any], timeout_s: float = ANSWER_TIMEOUT_S
+        self,
+        channel: Channel,
+        kind: str,
+        content: Mapping[str, Any],
+        timeout_s: float = ANSWER_TIMEOUT_S,
+        metadata: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Send a request and return the content of its reply.
 
@@ -50,7 +61,7 @@ class Kernel:
             InternalError: the kernel says that it failed; the message has its words.
         """
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        message_id = self.channels.send(channel, kind, content)
+        message_id = self.channels.send(channel, kind, content, metadata)
         self._answers[message_id] = answer
         try:
             async with asyncio.timeout(timeout_s):
@@ -62,6 +73,18 @@ class Kernel:
         if not answer.done():
             raise _no_answer(kind, "before it ended", timeout_s)
         return _content(kind, answer.result())
+
+    async def warm_up(self) -> None:
+        """Run a cell that leaves no trace, so that the next one costs no more than those after it.
+
+        Raises:
+            WaitTimeout, InternalError: as `ask`.
+        """
+        await self.ask("shell", "execute_request", WARM_UP, metadata={"cloche": {"warm_up": True}})
+
+    def become(self, on_message: OnMessage) -> None:
+        """What it says goes there from now on."""
+        self._on_message = on_message
 
     async def end(self) -> None:
         """Kill the process with everything it started, and release all."""
@@ -84,19 +107,19 @@ class Kernel:
 
 async def start_kernel(
     spec: KernelSpec,
-    launcher: Launcher,
+    launch: LaunchKernel,
     env: Mapping[str, str],
     generation: int,
     *,
     context: zmq.Context[zmq.Socket[bytes]],
-    on_message: Callable[[Channel, Message], None],
+    on_message: OnMessage,
 ) -> Kernel:
     """Start a kernel and return when it answers and everything it publishes arrives.
 
     Raises:
-        InvalidRequest, KernelStartFailed: see `start_kernel_process`.
+        InvalidRequest, KernelStartFailed, CannotFork: see `start_kernel_process`.
     """
-    process = await start_kernel_process(spec, launcher, env, generation)
+    process = await start_kernel_process(spec, launch, env, generation)
     kernel = Kernel(process, context, on_message)
     try:
         async with asyncio.timeout(START_TIMEOUT_S):

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +24,14 @@ from cloche_guest.children import Account
 from cloche_guest.contexts import _leftovers
 from cloche_guest.contexts._channels import PORTS
 from cloche_guest.contexts._failure import explain_exit, explain_start, read_oom_kills
-from cloche_guest.contexts._launcher import KERNEL_ENV, Launch, Launched, Launcher
+from cloche_guest.contexts._launcher import KERNEL_ENV, Launch, Launched
 from cloche_guest.contexts._log_tail import LogTail
+from cloche_guest.contexts._zygote import CannotFork
 
 START_TIMEOUT_S = 30.0
 """A kernel starts in 0.25 s on an idle machine and in some 2 s in gVisor with all cores busy."""
+
+CONNECTION_FILE = "connection.json"
 
 _MAX_SOCKET_PATH = 107
 """Linux: sun_path has 108 bytes including the closing NUL."""
@@ -53,6 +56,10 @@ class KernelSpec:
     context_id: str
 
 
+LaunchKernel = Callable[[Launch, int, int], Awaitable[Launched]]
+"""As `Launcher.launch`."""
+
+
 class KernelProcess:
     """One kernel. Made by `start_kernel_process`, released by `release` after it has ended."""
 
@@ -60,6 +67,8 @@ class KernelProcess:
         self._child = launched.child
         self.cold = launched.cold
         """Why it was not forked from a zygote; empty when it was."""
+        self.ahead = False
+        """It was made before anybody asked for it."""
         self._directory = directory
         self._mark = mark
         self._log = log
@@ -70,6 +79,11 @@ class KernelProcess:
     def base(self) -> Path:
         """Sockets are at this path, a dash and a number."""
         return self._directory / "k"
+
+    @property
+    def connection_file(self) -> Path:
+        """The kernel reads it when it starts."""
+        return self._directory / CONNECTION_FILE
 
     @property
     def tree(self) -> tuple[int, str]:
@@ -98,6 +112,13 @@ class KernelProcess:
         """What it said while it started is no reason for a later end."""
         self._log.forget()
 
+    def begin(self, mark: str) -> None:
+        """The life of one that was made ahead."""
+        self.ahead = True
+        self._mark = mark
+        self._oom_kills = read_oom_kills()
+        self._log.forget()
+
     def log_tail(self) -> str:
         return self._log.text()
 
@@ -122,32 +143,34 @@ class KernelProcess:
 
 
 async def start_kernel_process(
-    spec: KernelSpec, launcher: Launcher, env: Mapping[str, str], generation: int
+    spec: KernelSpec, launch: LaunchKernel, env: Mapping[str, str], generation: int
 ) -> KernelProcess:
     """Start a kernel and return when its sockets are bound.
 
     Raises:
         InvalidRequest: `cwd` cannot be used.
         KernelStartFailed: it ended or said nothing within START_TIMEOUT_S.
+        CannotFork: as `launch`.
     """
     key = secrets.token_hex(32).encode()
     directory = _make_directory(spec, generation, key)
     ready, ready_end = os.pipe()
     log, log_end = os.pipe()
-    mark = f"{spec.context_id}:{generation}:{secrets.token_hex(4)}"
+    mark = new_mark(spec, generation)
+    order = Launch(
+        connection_file=directory / CONNECTION_FILE,
+        cwd=spec.cwd,
+        env=kernel_env(spec, env, mark),
+        options={"limits": spec.limits.model_dump()},
+        context_id=spec.context_id,
+    )
     try:
-        launch = Launch(
-            connection_file=directory / "connection.json",
-            cwd=spec.cwd,
-            env={**env, **KERNEL_ENV, _leftovers.MARK: mark, "CLOCHE_CONTEXT_ID": spec.context_id},
-            options={"limits": spec.limits.model_dump()},
-        )
-        launched = await launcher.launch(launch, ready_end, log_end)
-    except OSError as error:
+        launched = await launch(order, ready_end, log_end)
+    except (OSError, CannotFork) as error:
         os.close(ready)
         os.close(log)
         shutil.rmtree(directory, ignore_errors=True)
-        raise _spawn_error(spec, error) from error
+        raise (_spawn_error(spec, error) if isinstance(error, OSError) else error) from error
     finally:
         os.close(ready_end)
         os.close(log_end)
@@ -159,6 +182,16 @@ async def start_kernel_process(
         process.release()
         raise
     return process
+
+
+def new_mark(spec: KernelSpec, generation: int) -> str:
+    """By which everything is known that one kernel starts."""
+    return f"{spec.context_id}:{generation}:{secrets.token_hex(4)}"
+
+
+def kernel_env(spec: KernelSpec, env: Mapping[str, str], mark: str) -> dict[str, str]:
+    """The whole environment of a kernel."""
+    return {**env, **KERNEL_ENV, _leftovers.MARK: mark, "CLOCHE_CONTEXT_ID": spec.context_id}
 
 
 async def _wait_ready(process: KernelProcess, ready: int) -> None:
@@ -194,7 +227,7 @@ def _make_directory(spec: KernelSpec, generation: int, key: bytes) -> Path:
     if len(os.fsencode(directory)) + len("/k-1") > _MAX_SOCKET_PATH:
         raise KernelStartFailed(explain_start(f"{directory} is too long for the path of a socket", ""))
     directory.mkdir(mode=0o700)
-    file = directory / "connection.json"
+    file = directory / CONNECTION_FILE
     file.touch(mode=0o600)
     file.write_text(json.dumps(_connection_info(directory / "k", key)))
     if spec.account is not None:
@@ -214,10 +247,15 @@ def _connection_info(base: Path, key: bytes) -> dict[str, object]:
     }
 
 
+def refused_cwd(cwd: str, why: str) -> InvalidRequest:
+    """The caller's mistake."""
+    problem = f"{cwd}: {why}"
+    return InvalidRequest(
+        f"the context's cwd cannot be used: {problem}", details={"errors": [{"field": "cwd", "problem": problem}]}
+    )
+
+
 def _spawn_error(spec: KernelSpec, error: OSError) -> ClocheError:
     if error.filename == spec.cwd:
-        problem = f"{spec.cwd}: {error.strerror}"
-        return InvalidRequest(
-            f"the context's cwd cannot be used: {problem}", details={"errors": [{"field": "cwd", "problem": problem}]}
-        )
+        return refused_cwd(spec.cwd, str(error.strerror))
     return KernelStartFailed(explain_start(f"{error.filename or sys.argv[0]}: {error.strerror}", ""))

@@ -16,7 +16,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +48,11 @@ class Launch:
     cwd: str
     env: Mapping[str, str]
     options: Mapping[str, Any]
+    context_id: str
+
+
+Edition = tuple[int, int]
+"""Which zygote it is, and how much it has imported: kernels of one edition begin alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,22 @@ class Launcher:
             return Launched(await self._fork(launch, ready, log_end), "")
         except CannotFork as error:
             return Launched(self._spawn(launch, ready, log_end), str(error))
+
+    @property
+    def edition(self) -> Edition | None:
+        """Of the kernels that would be forked now; None when none would."""
+        if self._zygote is None or not self._zygote.is_alive or self._preparing.locked():
+            return None
+        return self._zygote.pid, len(self._zygote.modules)
+
+    async def fork_spare(self, launch: Launch, ready: int, log_end: int) -> Launched:
+        """As `launch`: a kernel that waits for an order.
+
+        Raises:
+            CannotFork, OSError
+        """
+        spare = replace(launch, options={**launch.options, "spare": True})
+        return Launched(await self._fork(spare, ready, log_end), "")
 
     async def prepare(self, modules: Sequence[str]) -> None:
         """Have a zygote that has imported these and all that was asked for before. Returns when it has; without one if it
@@ -137,6 +158,7 @@ class Launcher:
             "cwd": launch.cwd,
             "env": dict(launch.env),
             "options": dict(launch.options),
+            "shown": [str(launch.connection_file), launch.context_id],
         }
         try:
             return await zygote.fork(order, [ready, log_end, self._life[0]])

@@ -19,11 +19,20 @@ _READ_AT_IMPORT: Final = re.compile(
 )
 
 
+_READ_AT_START: Final = re.compile(r"(IPYTHON|JUPYTER|JPY|XDG|TRAITLETS|CONDA|PYDEVD|DEBUGPY)_?|VIRTUAL_ENV$")
+
+
 def differs_at_import(zygote: Mapping[str, str], kernel: Mapping[str, str]) -> list[str]:
     """Variables that Python, the C library or a library reads when it starts, and that the two have different values of.
     A kernel with such cannot be forked: it would go on with the zygote's."""
     names = {name for name in (*zygote, *kernel) if _READ_AT_IMPORT.match(name)}
     return sorted(name for name in names if zygote.get(name) != kernel.get(name))
+
+
+def differs_at_start(spare: Mapping[str, str], kernel: Mapping[str, str]) -> list[str]:
+    """As `differs_at_import`, and what IPython and Jupyter read when a kernel starts."""
+    names = {name for name in (*spare, *kernel) if _READ_AT_IMPORT.match(name) or _READ_AT_START.match(name)}
+    return sorted(name for name in names if spare.get(name) != kernel.get(name))
 
 
 def wanted_modules(own: list[str], asked: set[str]) -> list[str]:

@@ -20,6 +20,7 @@ from cloche.models import (
     CompleteRequest,
     Context,
     ContextCreate,
+    ContextLimits,
     InspectReply,
     InspectRequest,
     Variables,
@@ -33,6 +34,7 @@ from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
 from cloche_guest.contexts._launcher import Launcher
 from cloche_guest.contexts._preload import DATA_STACK, OWN_MODULE, wanted_modules
 from cloche_guest.contexts._runs import new_id
+from cloche_guest.contexts._spare import Spares
 
 MAX_CONTEXTS: Final = 64
 """A Python kernel holds some 50 MB; the sandbox's own memory limit usually ends earlier."""
@@ -48,6 +50,11 @@ DIGESTS_S: Final = 60.0
 
 ADOPT_S: Final = 2.0
 """An idle kernel answers in a millisecond or two; hooks of the user may take longer."""
+
+REST_S: Final = 0.05
+"""Between two looks whether anything runs. The first cell of a context usually comes within a few milliseconds."""
+
+MOST_LOOKS: Final = 200
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +80,9 @@ class ContextService:
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         starts = asyncio.Semaphore(max(2, os.cpu_count() or 2))
         self._launcher = Launcher(children, environment, kernel_python, account)
-        self._around = Surroundings(self._launcher, self._zmq, environment, starts, tell, clock)
+        spare = KernelSpec("/", ContextLimits(), account, runtime_dir, "spare")
+        self._spares = Spares(self._launcher, self._zmq, environment, spare)
+        self._around = Surroundings(self._launcher, self._spares, self._zmq, environment, starts, tell, clock)
         self._contexts: OrderedDict[str, LiveContext] = OrderedDict()
         self._deleted: OrderedDict[str, None] = OrderedDict()
         self._warming: asyncio.Task[None] | None = None
@@ -175,7 +184,7 @@ class ContextService:
         contexts = list(self._contexts.values())
         for context in contexts:
             self._forget(context.id)
-        await asyncio.gather(*(context.delete(STOP_GRACE_S) for context in contexts))
+        await asyncio.gather(self._spares.end(), *(context.delete(STOP_GRACE_S) for context in contexts))
 
     async def stop(self) -> None:
         """The end."""
@@ -232,13 +241,23 @@ class ContextService:
         return context
 
     def _warm_up(self) -> None:
-        """From the second context on there is a zygote for the next ones, and it learns what kernels here use."""
+        """From the second context on there is a zygote for the next ones, which learns what kernels here use, and a spare."""
         if len(self._contexts) > 1 and (self._warming is None or self._warming.done()):
-            self._warming = asyncio.create_task(self._prepare_zygote(), name="zygote")
+            self._warming = asyncio.create_task(self._prepare_for_more(), name="zygote and spare")
 
-    async def _prepare_zygote(self) -> None:
+    async def _prepare_for_more(self) -> None:
+        await self._come_to_rest()
         own, used = await self._modules_in_use()
         await self._launcher.prepare(wanted_modules(own, used))
+        await self._come_to_rest()
+        await self._spares.make()
+
+    async def _come_to_rest(self) -> None:
+        """No cell runs, as a rule: to fork a large process takes a core for 0.2 s on gVisor."""
+        for _ in range(MOST_LOOKS):
+            await asyncio.sleep(REST_S)
+            if not any(context.works for context in self._contexts.values()):
+                return
 
     async def _modules_in_use(self) -> tuple[list[str], set[str]]:
         """What kernels import by themselves, and what of the data stack they were seen to use."""

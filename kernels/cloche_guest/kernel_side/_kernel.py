@@ -23,12 +23,14 @@ from ._output import streams
 from ._rebirth import Rebirth
 from ._shell import KernelShell
 from ._threads import follow_cells
+from ._warm_up import without_trace
 
 
 class ClocheKernel(IPythonKernel):
     """ipykernel with precise attribution of output, an environment per run and questions while busy.
 
-    Options of one run come in the metadata of its execute_request, under ``cloche``: ``{"env": {name: value}}``.
+    Options of one run come in the metadata of its execute_request, under ``cloche``: ``{"env": {name: value}}``; with
+    ``{"warm_up": True}`` it leaves no trace.
     """
 
     shell_class = KernelShell
@@ -52,12 +54,16 @@ class ClocheKernel(IPythonKernel):
             self._capture.end_with(life)
 
     async def do_execute(self, code: str, silent: bool, *args: Any, cell_meta: Any = None, **kwargs: Any) -> Any:
+        options = (cell_meta or {}).get("cloche", {})
+        if options.get("warm_up"):
+            with without_trace(self.shell):
+                return await super().do_execute(code, silent, *args, cell_meta=cell_meta, **kwargs)
         self._rebirth.run_hooks()
         if self._capture is not None:
             self._capture.begin(extract_header(self.get_parent("shell")))
         self.is_executing = True
         try:
-            with self._environment.of_run((cell_meta or {}).get("cloche", {}).get("env", {})):
+            with self._environment.of_run(options.get("env", {})):
                 reply = await super().do_execute(code, silent, *args, cell_meta=cell_meta, **kwargs)
         finally:
             self.is_executing = False

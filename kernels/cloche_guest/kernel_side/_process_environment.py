@@ -16,6 +16,18 @@ MARK = "CLOCHE_KERNEL"
 """As in `contexts._leftovers`: by its mark in /proc/PID/environ the guest finds what a kernel has started."""
 
 
+class Shown:
+    """Both, of one process. Make it before anything changes the environment."""
+
+    def __init__(self) -> None:
+        self._command_line, self._mark = CommandLine(), EnvironmentMark()
+
+    def write(self, arguments: Sequence[str], env: Mapping[str, str]) -> None:
+        """These arguments, and the mark of `env`."""
+        self._command_line.write(arguments)
+        self._mark.write(env)
+
+
 class CommandLine:
     """What `ps` shows. Make it before anything changes the environment."""
 

@@ -9,10 +9,11 @@ import faulthandler
 import importlib
 import json
 import os
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import zmq
-from ipykernel.iostream import IOPubThread
 from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
@@ -20,7 +21,10 @@ from . import _sandbox_module
 from ._kernel import ClocheKernel
 from ._limits import apply_limits, be_killed_before_the_guest, die_with_the_guest
 from ._output import KernelStream
+from ._process_environment import Shown
+from ._publishing import PublishingThread
 from ._shell import silence_hints
+from ._spare import OWN_SETTINGS, Spare, has_own_settings
 
 SEND_QUEUE = 64
 """Messages that may wait in the socket. With XPUB_NODROP a full queue makes the sender wait instead of losing
@@ -47,7 +51,7 @@ class ClocheKernelApp(IPKernelApp):
         socket.setsockopt(zmq.XPUB_NODROP, 1)
         self.iopub_port = self._bind_socket(socket, self.iopub_port)
         self.configure_tornado_logger()
-        self.iopub_thread = IOPubThread(socket, pipe=True, session=self.session)
+        self.iopub_thread = PublishingThread(socket, pipe=True, session=self.session)
         self.iopub_thread.start()
         self.iopub_socket = self.iopub_thread.background_socket
 
@@ -65,22 +69,30 @@ class ClocheKernelApp(IPKernelApp):
         super().init_io()
 
 
-def main(connection_file: str, options_text: str) -> None:
+def main(connection_file: str, options_text: str, shown: Shown | None) -> None:
     """Run a kernel until it is told to end. Options: ``limits``; ``ready_fd``, which gets one byte when it is ready;
-    ``life_fd`` of a kernel that was forked: a pipe that ends with the guest."""
+    ``life_fd`` of a kernel that was forked: a pipe that ends with the guest; ``spare``: it waits for an order."""
     options = json.loads(options_text)
     if options.get("life_fd") is None:
         die_with_the_guest()
         be_killed_before_the_guest()
+    if options.get("spare") and has_own_settings():
+        sys.exit(OWN_SETTINGS)
     apply_limits(options["limits"])
     silence_hints()
     _sandbox_module.install()
     app = ClocheKernelApp.instance(config=_config(connection_file))
     app.initialize([])
     app.kernel.has_started(options.get("life_fd"))
+    _await_order(app.kernel, options, shown)
     os.write(options["ready_fd"], b"1")
     os.close(options["ready_fd"])
     app.start()
+
+
+def _await_order(kernel: ClocheKernel, options: Mapping[str, Any], shown: Shown | None) -> None:
+    if options.get("spare") and shown is not None:
+        Spare(kernel, options["packages"], shown).install()
 
 
 def _config(connection_file: str) -> Config:

@@ -30,10 +30,11 @@ def _main() -> None:
     _load_package()
     importlib.import_module("cloche_kernel.postponed").postpone()
     arguments = sys.argv[1:]
+    shown = None
     if arguments[0] == "--zygote":
         order = importlib.import_module("cloche_kernel.zygote").serve(int(arguments[1]))
-        arguments = [order.connection_file, order.options]  # from here on this is a kernel
-    importlib.import_module("cloche_kernel.app").main(*arguments)
+        arguments, shown = [order.connection_file, order.options], order.shown  # from here on this is a kernel
+    importlib.import_module("cloche_kernel.app").main(*arguments, shown)
 
 
 if __name__ == "__main__":

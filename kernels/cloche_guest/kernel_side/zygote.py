@@ -19,7 +19,6 @@ import json
 import os
 import select
 import signal
-import site
 import socket
 import sys
 import tempfile
@@ -29,13 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from ._limits import be_killed_before_the_guest, die_with_the_guest
-from ._process_environment import CommandLine, EnvironmentMark, replace_environment
+from ._packages import STALE, package_directories, package_times
+from ._process_environment import Shown, replace_environment
 from ._seeding import seed_generators
 
 PACKET_BYTES = 256 * 1024
 """Above the largest packet of the guest: Linux' default for a socket's buffer is 208 KiB."""
-
-_STALE = "packages were installed or removed since its imports"
 
 _HARMLESS_THREADS = frozenset(("jemalloc_bg_thd",))
 """jemalloc prepares itself for forks."""
@@ -47,6 +45,7 @@ class Order:
 
     connection_file: str
     options: str
+    shown: Shown
 
 
 class Refused(Exception):
@@ -63,7 +62,7 @@ def serve(descriptor: int) -> Order:
 class _Zygote:
     def __init__(self, guest: socket.socket) -> None:
         self._guest = guest
-        self._command_line, self._mark = CommandLine(), EnvironmentMark()
+        self._shown = Shown()
         self._kernels: set[int] = set()
         self._reported: set[int] = set()
         self._wake, waker = os.pipe()
@@ -73,7 +72,7 @@ class _Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        self._packages = _package_times()
+        self._packages = package_times(package_directories())
 
     def serve(self) -> Order:
         poll = select.poll()
@@ -102,14 +101,17 @@ class _Zygote:
 
     def _preload(self, modules: Sequence[str]) -> dict[str, Any]:
         """Import; what cannot be imported is left to whoever wants it."""
-        if self._packages != _package_times():
-            return {"refused": _STALE}
+        if self._has_other_packages():
+            return {"refused": STALE}
         failed = [name for name in modules if not _can_import(name)]
         _fork_for_nothing()
         gc.collect()
         gc.freeze()  # a collection in a kernel would copy every page that holds an object (measured: 19 instead of 4 MB)
-        self._packages = _package_times()  # imports may make directories for byte code
+        self._packages = package_times(package_directories())  # imports may make directories for byte code
         return {"failed": failed}
+
+    def _has_other_packages(self) -> bool:
+        return self._packages != package_times(package_directories())
 
     def _fork(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> Order | None:
         answer: dict[str, Any] = {"answer": message["id"]}
@@ -131,8 +133,8 @@ class _Zygote:
 
     def _fork_in(self, message: Mapping[str, Any]) -> int:
         """In the directory that the kernel is to have, so that a bad one is an error here."""
-        if self._packages != _package_times():
-            raise Refused(_STALE)
+        if self._has_other_packages():
+            raise Refused(STALE)
         if threads := _strange_threads():
             raise Refused(f"threads are running: {', '.join(threads)}")
         os.chdir(message["cwd"])
@@ -155,13 +157,12 @@ class _Zygote:
         self._guest.close()
         os.close(self._wake)
         os.close(self._waker)
-        self._mark.write(message["env"])
         replace_environment(message["env"])
         tempfile.tempdir = None
         seed_generators(os.urandom(32))
-        options = {**message["options"], "ready_fd": ready, "life_fd": life}
-        order = Order(message["connection_file"], json.dumps(options))
-        self._command_line.write([order.connection_file])
+        options = {**message["options"], "ready_fd": ready, "life_fd": life, "packages": self._packages}
+        order = Order(message["connection_file"], json.dumps(options), self._shown)
+        self._shown.write(message["shown"], message["env"])
         sys.argv[1:] = [order.connection_file, order.options]
         return order
 
@@ -191,19 +192,6 @@ def _can_import(name: str) -> bool:
     except Exception:
         return False
     return True
-
-
-def _package_times() -> dict[str, int]:
-    """When names came to or went from the directories that modules are found in; 0 for one that is not there."""
-    directories = {*sys.path, *site.getsitepackages(), site.getusersitepackages()}
-    return {directory: _changed_ns(directory) for directory in directories}
-
-
-def _changed_ns(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _strange_threads() -> list[str]:
