@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-_NUMBERS: Final = {"x86_64": (117, 119, 116), "aarch64": (147, 149, 159)}.get(platform.machine())
+_NUMBERS: Final = {"x86_64": (117, 119, 116), "aarch64": (147, 149, 159)}.get(os.uname().machine)
 """Of setresuid, setresgid and setgroups."""
 
 _PR_SET_DUMPABLE: Final = 4

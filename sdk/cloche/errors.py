@@ -67,7 +67,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 class ErrorBody(BaseModel):
     """The JSON form of every error, in responses and in streams."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     code: str
     message: str

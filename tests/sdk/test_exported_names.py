@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import cloche
+import cloche.models
 
 
 def test_all_is_sorted_and_every_name_can_be_imported() -> None:
@@ -45,6 +46,14 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_dir_lists_the_lazy_names() -> None:
     assert set(cloche.__all__) <= set(dir(cloche))
+
+
+def test_every_model_can_be_imported_from_the_package() -> None:
+    code = "import cloche.models as m; print(sorted(m.__all__) == sorted(m._HOME), len([getattr(m, n) for n in m.__all__]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", str(len(cloche.models.__all__))]
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = cloche.models.Nothing  # type: ignore[attr-defined]
 
 
 def test_the_guests_imports_load_no_client() -> None:

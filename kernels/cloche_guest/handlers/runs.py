@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from cloche.journal_feed import JournalFeed
 from cloche.models import InputReply, Model, RunCreate, RunList, RunState
@@ -47,7 +47,7 @@ class InterruptMessage(Model):
 
 
 _MESSAGE: TypeAdapter[InputMessage | InterruptMessage] = TypeAdapter(
-    Annotated[InputMessage | InterruptMessage, Field(discriminator="type")]
+    Annotated[InputMessage | InterruptMessage, Field(discriminator="type")], config=ConfigDict(defer_build=True)
 )
 
 

@@ -23,7 +23,8 @@ class _LatePackage(ModuleType):
         with _lock:
             if type(self) is _LatePackage:
                 _become(self, ModuleType)
-                assert self.__spec__ is not None and self.__spec__.loader is not None  # see `postpone`
+                assert self.__spec__ is not None  # see `postpone`
+                assert self.__spec__.loader is not None
                 self.__spec__.loader.exec_module(self)
         return getattr(self, name)
 

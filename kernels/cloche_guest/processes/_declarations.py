@@ -6,13 +6,13 @@ import logging
 import os
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from cloche.models import ServiceCreate
 
 log = logging.getLogger(__name__)
 
-_FILE: TypeAdapter[list[ServiceCreate]] = TypeAdapter(list[ServiceCreate])
+_FILE: TypeAdapter[list[ServiceCreate]] = TypeAdapter(list[ServiceCreate], config=ConfigDict(defer_build=True))
 
 
 class Declarations:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cloche_guest.children import Account, Child, Children, ExitStatus
 from cloche_guest.sudo._request import Order, SudoUsage, read_order
@@ -32,12 +32,16 @@ ARRIVAL_TIMEOUT_S: Final = 10.0
 
 
 class _Request(BaseModel):
+    model_config = ConfigDict(defer_build=True)
+
     arguments: list[str]
     env: dict[str, str]
     cwd: str
 
 
 class _Signal(BaseModel):
+    model_config = ConfigDict(defer_build=True)
+
     signal: int
 
 

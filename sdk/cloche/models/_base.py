@@ -37,7 +37,11 @@ Timestamp = AwareDatetime
 
 
 class Model(BaseModel):
-    """Base of every model on the wire."""
+    """Base of every model on the wire.
+
+    A validator is built when a model is first used, a millisecond each; so a default that is a model is made by
+    ``model_construct``, which needs none.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, StringConstraints
 
 from cloche.models._base import ContextId, Env, Model, Name, RunId, Timestamp
-from cloche.models.sandboxes import Failure
+from cloche.models.failures import Failure
 
 Language = Literal["python"]
 
@@ -49,7 +49,7 @@ class ContextCreate(Model):
     name: Name | None = None
     cwd: Directory = "/workspace"
     env: Env = {}
-    limits: ContextLimits = ContextLimits()
+    limits: ContextLimits = ContextLimits.model_construct()
     restart_policy: Literal["on_death", "never"] = Field(
         default="on_death", description="what happens when the kernel ends by itself; its variables are gone either way"
     )

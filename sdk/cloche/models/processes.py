@@ -109,7 +109,7 @@ class ExecCreate(ProcessSpec):
     """Body of ``POST .../exec``: run to the end and answer with the output. Input is closed behind ``input``."""
 
     id: ProcessId | None = Field(default=None, description="chosen by the client; null: the guest chooses")
-    input: Data = Field(default=Data(), description="what the program reads from stdin")
+    input: Data = Field(default=Data.model_construct(), description="what the program reads from stdin")
     timeout_s: float = Field(default=DEFAULT_RUN_TIMEOUT_S, gt=0, le=MAX_RUN_TIMEOUT_S)
     max_output_bytes: int = Field(
         default=DEFAULT_EXEC_OUTPUT_BYTES, ge=2, le=MAX_EXEC_OUTPUT_BYTES, description="of each stream in the answer"
@@ -190,7 +190,7 @@ class CapturedOutput(Model):
     """Output of one stream. When it is over the cap, ``data`` is its head and ``tail`` its end."""
 
     data: Data
-    tail: Data = Data()
+    tail: Data = Data.model_construct()
     total_bytes: int
     omitted_bytes: int = Field(default=0, description="between data and tail")
 
@@ -316,7 +316,7 @@ class ServiceCreate(ProcessSpec):
     """Body of ``POST .../services``: a process that is kept running, also over restarts of the guest."""
 
     name: Name
-    restart: RestartPolicy = RestartPolicy()
+    restart: RestartPolicy = RestartPolicy.model_construct()
     ready: PortCondition | LogCondition | None = Field(
         default=None, discriminator="type", description="null: it is ready as soon as it runs"
     )

@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue
 
 from cloche.models._base import ContextId, Env, Model, RunId, Timestamp
 from cloche.models.contexts import Code
-from cloche.models.sandboxes import Failure
+from cloche.models.failures import Failure
 
 MAX_RUN_TIMEOUT_S = 86_400.0
 DEFAULT_RUN_TIMEOUT_S = 600.0

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from cloche.models._base import Env, Labels, Model, Name, SandboxId, Timestamp
+from cloche.models.failures import Failure
 from cloche.models.lifecycle import LifecyclePolicy, Lifetime, Origin, SandboxState
 from cloche.models.volumes import VolumeAttachment
 
@@ -32,7 +33,7 @@ class SandboxCreate(Model):
     image: str = Field(default="python", min_length=1, max_length=128, description="image name or digest")
     name: Name | None = Field(default=None, description="unique among the owner's sandboxes that are not deleted")
     driver: DriverName | None = Field(default=None, description="null: the strongest that passes its self-test")
-    resources: Resources = Resources()
+    resources: Resources = Resources.model_construct()
     env: Env = Field(default={}, description="environment of everything started in the sandbox")
     sudo: bool = Field(default=True, description="false: no way to become root inside")
     labels: Labels = {}
@@ -40,7 +41,7 @@ class SandboxCreate(Model):
     snapshot: str | None = Field(default=None, min_length=1, max_length=128, description="id or name")
     template: str | None = Field(default=None, min_length=1, max_length=80, description="name or name@version")
     volumes: list[VolumeAttachment] = Field(default=[], max_length=16)
-    lifecycle: LifecyclePolicy = LifecyclePolicy()
+    lifecycle: LifecyclePolicy = LifecyclePolicy.model_construct()
     warm: bool = True
 
 
@@ -51,17 +52,6 @@ class SandboxUpdate(Model):
     labels: Labels | None = None
     metadata: dict[str, JsonValue] | None = Field(default=None, max_length=64)
     lifecycle: LifecyclePolicy | None = None
-
-
-class Failure(Model):
-    """Why a sandbox, a context or a run ended before its time."""
-
-    reason: Literal[
-        "out_of_memory", "signal", "exit", "start_failed", "lost", "interrupted", "timeout", "restarted", "deleted"
-    ]
-    message: str
-    exit_code: int | None = None
-    signal: str | None = Field(default=None, description="name, as in SIGKILL")
 
 
 class Sandbox(Model):

@@ -28,7 +28,7 @@ class SnapshotCreate(Model):
     name: Name | None = Field(default=None, description="unique among the owner's snapshots")
     labels: Labels = {}
     memory: bool | None = None
-    retention: Retention = Retention()
+    retention: Retention = Retention.model_construct()
 
 
 class Snapshot(Model):

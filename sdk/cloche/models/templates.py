@@ -28,7 +28,7 @@ class TemplateCreate(Model):
     name: Name
     image: str = Field(default="python", min_length=1, max_length=128)
     driver: DriverName | None = None
-    resources: Resources = Resources()
+    resources: Resources = Resources.model_construct()
     env: Env = {}
     sudo: bool = True
     setup: str = Field(default="", max_length=1_048_576, description="a bash script, run as the user in /workspace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, StringConstraints, TypeAdapter
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter
 
 from cloche.models._base import Env, Model, Name, Timestamp
 from cloche.models.contexts import Directory
@@ -177,7 +177,7 @@ ClientMessage = Annotated[
     Hello | Ack | Resize | Visible | TakeControl | Ping | Resync,
     Field(discriminator="type"),
 ]
-client_message: Final[TypeAdapter[ClientMessage]] = TypeAdapter(ClientMessage)
+client_message: Final[TypeAdapter[ClientMessage]] = TypeAdapter(ClientMessage, config=ConfigDict(defer_build=True))
 
 # Guest to client
 
@@ -273,7 +273,7 @@ ServerMessage = Annotated[
     Welcome | Size | Exit | InAck | RoleChange | Lag | Activity | Pong | TerminalProblem,
     Field(discriminator="type"),
 ]
-server_message: Final[TypeAdapter[ServerMessage]] = TypeAdapter(ServerMessage)
+server_message: Final[TypeAdapter[ServerMessage]] = TypeAdapter(ServerMessage, config=ConfigDict(defer_build=True))
 
 CLOSE_TAKEN_OVER: Final = 4001
 """The same client attached again."""
