@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from cloche.errors import SandboxStartFailed, StorageFull
+from cloche_server.state import KeptAnswer
 
 from .conftest import Harness, harness
 from .fake_driver import FakeDriver
@@ -119,11 +120,15 @@ async def test_keys_are_known_to_the_next_server(short_dir: Path) -> None:
 
 async def test_a_fork_that_a_dead_server_left_half_made_answers_with_the_children_there_are(cloche: Harness) -> None:
     source = await cloche.sandbox()
-    child = ids_of(await post(cloche, source, "fork", "k", count=1))[0]
-    repeated = cloche.server.services.snapshots.repeated
-    kept = repeated._kept.find("admin", "fork", "k")
-    assert kept is not None
-    made = repeated._again({"ids": {"1": child}, "errors": {}, "paused_s": 0.0, "ready_s": 0.0}, 2)
-    assert [one.sandbox and one.sandbox.id for one in made.children] == [None, child]
-    assert made.children[0].error is not None
-    assert made.children[0].error["code"] == "sandbox_start_failed"
+    first, child = ids_of(await post(cloche, source, "fork", "k", count=2))
+    kept = cloche.server.services.snapshots.repeated._kept
+    done = kept.find("admin", "fork", "k")
+    assert done is not None
+    cut_short = {**done.made, "done": False, "ids": {"1": child}, "errors": {}}
+    kept.record("admin", "fork", "k", KeptAnswer(done.body_hash, cut_short))
+    again = await post(cloche, source, "fork", "k", count=2)
+    assert ids_of(again) == [None, child]
+    assert again.json()["children"][0]["error"]["code"] == "sandbox_start_failed"
+    kept.record("admin", "fork", "k", KeptAnswer(done.body_hash, {**cut_short, "ids": {"0": "a" * 20}}))
+    anew = ids_of(await post(cloche, source, "fork", "k", count=2))
+    assert not {None, first, child} & set(anew), "nothing was left of it, so it is made now"

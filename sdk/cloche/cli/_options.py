@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -60,16 +60,26 @@ def client_of(ctx: click.Context) -> Client:
     return ctx.with_resource(Client(ctx.find_root().obj))
 
 
-def complete_sandbox(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names and ids of sandboxes; nothing when the server cannot be asked."""
-    try:
-        with Client(ctx.find_root().params.get("url"), reconnect_s=0) as client:
-            found = client.list_sandboxes(limit=50)
-    except ClocheError:
-        return []
-    words = [(sandbox.name or sandbox.id, sandbox.image) for sandbox in found]
-    return [CompletionItem(word, help=image) for word, image in words if word.startswith(incomplete)]
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
+
+def completer(words_of: Callable[[Client], Iterable[tuple[str, str]]]) -> Complete:
+    """Completes words with a note for each; to nothing when the server cannot be asked."""
+
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            with Client(ctx.find_root().params.get("url"), reconnect_s=0) as client:
+                words = list(words_of(client))
+        except ClocheError:
+            return []
+        return [CompletionItem(word, help=note) for word, note in words if word.startswith(incomplete)]
+
+    return complete
+
+
+complete_sandbox = completer(
+    lambda client: ((box.name or box.id, box.image) for box in client.list_sandboxes(limit=50))
+)
 
 sandbox_argument = click.argument("sandbox", metavar="SANDBOX", shell_complete=complete_sandbox)
 

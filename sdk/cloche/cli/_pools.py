@@ -8,7 +8,11 @@ from cloche.cli import _options
 from cloche.cli._amounts import limits_of
 from cloche.cli._lifecycle import Duration
 from cloche.cli._print import day_and_time, print_facts, print_json, print_table
+from cloche.cli._templates import complete_template
 from cloche.models import Pool
+
+complete_pool = _options.completer(lambda client: ((pool.name, _thing(pool)) for pool in client.pools.list()))
+pool_argument = click.argument("name", shell_complete=complete_pool)
 
 
 @click.group()
@@ -17,8 +21,10 @@ def pools() -> None:
 
 
 @pools.command("set")
-@click.argument("name")
-@click.option("--template", help="NAME, to follow its newest version, or NAME@VERSION.")
+@pool_argument
+@click.option(
+    "--template", shell_complete=complete_template, help="NAME, to follow its newest version, or NAME@VERSION."
+)
 @click.option("--image", help="Instead of a template. [default: python]")
 @click.option("--driver", type=click.Choice(["gvisor", "runc"]), help="With an image. [default: the strongest]")
 @_options.resources
@@ -91,7 +97,7 @@ def list_pools(ctx: click.Context, owner: str | None, as_json: bool) -> None:
 
 
 @pools.command()
-@click.argument("name")
+@pool_argument
 @_options.as_json
 @click.pass_context
 def show(ctx: click.Context, name: str, as_json: bool) -> None:
@@ -121,7 +127,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
 
 
 @pools.command("rm")
-@click.argument("name")
+@pool_argument
 @click.pass_context
 def remove(ctx: click.Context, name: str) -> None:
     """Delete pool NAME with all that are ready in it. Sandboxes that were handed out stay."""

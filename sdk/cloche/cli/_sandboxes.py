@@ -19,6 +19,7 @@ from cloche.cli._failures import each
 from cloche.cli._lifecycle import endings_of, lifecycle_options, now_utc, origin_of, policy_of
 from cloche.cli._print import day_and_time, pairs_of, print_facts, print_json, print_table
 from cloche.cli._snapshots import complete_snapshot
+from cloche.cli._templates import complete_template
 from cloche.cli._volumes import volume_option
 
 
@@ -28,7 +29,7 @@ from cloche.cli._volumes import volume_option
 @click.option("--driver", type=click.Choice(["gvisor", "runc"]), help="[default: the strongest that works]")
 @_options.resources
 @click.option("--no-sudo", is_flag=True, help="Leave no way to become root inside.")
-@click.option("--template", help="NAME or NAME@VERSION: begin as it was made ready.")
+@click.option("--template", shell_complete=complete_template, help="NAME or NAME@VERSION: begin as it was made ready.")
 @click.option("--snapshot", shell_complete=complete_snapshot, help="Id or name: begin as it was saved.")
 @lifecycle_options
 @click.option("--no-warm", is_flag=True, help="Take none out of a pool.")

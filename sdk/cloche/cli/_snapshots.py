@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 
 import click
-from click.shell_completion import CompletionItem
 
 from cloche import models
-from cloche._client import Client
 from cloche._sandbox import Sandbox
 from cloche.cli import _options
 from cloche.cli._amounts import bytes_of
@@ -19,17 +17,9 @@ from cloche.cli._print import day_and_time, pairs_of, print_facts, print_json, p
 from cloche.cli._terminal_text import plain
 from cloche.errors import ClocheError
 
-
-def complete_snapshot(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names and ids; nothing when the server cannot be asked."""
-    try:
-        with Client(ctx.find_root().params.get("url"), reconnect_s=0) as client:
-            found = client.snapshots.list(limit=50)
-    except ClocheError:
-        return []
-    words = [(snapshot.name or snapshot.id, snapshot.image) for snapshot in found]
-    return [CompletionItem(word, help=image) for word, image in words if word.startswith(incomplete)]
-
+complete_snapshot = _options.completer(
+    lambda client: ((saved.name or saved.id, saved.image) for saved in client.snapshots.list(limit=50))
+)
 
 snapshot_argument = click.argument("snapshot", metavar="SNAPSHOT", shell_complete=complete_snapshot)
 

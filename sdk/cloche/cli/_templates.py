@@ -17,7 +17,10 @@ from cloche.cli._print import day_and_time, print_facts, print_json, print_table
 from cloche.cli._terminal_text import TerminalFilter
 from cloche.models import Event, Template, TemplateCreate
 
-template_argument = click.argument("template", metavar="TEMPLATE")
+complete_template = _options.completer(
+    lambda client: ((reference_of(found), found.state) for found in client.templates.list())
+)
+template_argument = click.argument("template", metavar="TEMPLATE", shell_complete=complete_template)
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Do not show what the build prints.")
 script = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -174,7 +177,7 @@ def _follow(events: Iterable[Event], *, as_json: bool) -> int:
 
 
 @templates.command("rm")
-@click.argument("names", nargs=-1, required=True, metavar="TEMPLATE...")
+@click.argument("names", nargs=-1, required=True, metavar="TEMPLATE...", shell_complete=complete_template)
 @click.pass_context
 def remove(ctx: click.Context, names: tuple[str, ...]) -> int:
     """Delete versions (NAME@VERSION), or all of a NAME. Sandboxes made from them stay."""

@@ -36,6 +36,11 @@ volume_option = click.option(
 )
 
 
+complete_volume = _options.completer(
+    lambda client: ((volume.name, f"{volume.size_mb} MiB") for volume in client.volumes.list())
+)
+
+
 @click.group()
 def volumes() -> None:
     """Named disks that outlive sandboxes: `cloche create --volume NAME:/data`."""
@@ -86,7 +91,7 @@ def list_volumes(ctx: click.Context, labels: tuple[tuple[str, str], ...], owner:
 
 
 @volumes.command()
-@click.argument("volume")
+@click.argument("volume", shell_complete=complete_volume)
 @_options.as_json
 @click.pass_context
 def show(ctx: click.Context, volume: str, as_json: bool) -> None:
@@ -109,7 +114,7 @@ def show(ctx: click.Context, volume: str, as_json: bool) -> None:
 
 
 @volumes.command("rm")
-@click.argument("names", nargs=-1, required=True, metavar="VOLUME...")
+@click.argument("names", nargs=-1, required=True, metavar="VOLUME...", shell_complete=complete_volume)
 @click.pass_context
 def remove(ctx: click.Context, names: tuple[str, ...]) -> int:
     """Delete volumes (names or ids) with everything in them; not while a sandbox has them."""

@@ -69,7 +69,7 @@ class PoolCreate(Model):
     template: TemplateRef | None = None
     image: str | None = Field(default=None, min_length=1, max_length=128)
     driver: DriverName | None = None
-    resources: Resources = Resources()
+    resources: Resources = Resources.model_construct()
     sudo: bool = True
     shared: bool = Field(
         default=False, description="serves the creates of every owner; of an image, and for admins only"

@@ -76,7 +76,7 @@ class Repeated:
         owner, body_hash = principal.owner, hash_body(wanted, sandbox_id)
         if (task := self._forks.under_way(owner, key, body_hash)) is not None:
             return await asyncio.shield(task)
-        if (kept := self._find(owner, "fork", key, body_hash)) is not None:
+        if (kept := self._find(owner, "fork", key, body_hash)) is not None and self._was_made(kept.made):
             return self._again(kept.made, wanted.count)
         work = self._fork(principal, sandbox_id, wanted, key, body_hash)
         return await asyncio.shield(self._forks.start(owner, key, body_hash, work))
@@ -88,7 +88,7 @@ class Repeated:
         return kept
 
     async def _fork(self, principal: Principal, sandbox_id: str, wanted: Fork, key: str, body_hash: str) -> ForkResult:
-        made: dict[str, Any] = {"ids": {}, "errors": {}, "paused_s": 0.0, "ready_s": 0.0}
+        made: dict[str, Any] = {"done": False, "ids": {}, "errors": {}, "paused_s": 0.0, "ready_s": 0.0}
 
         def record() -> None:
             self._kept.record(principal.owner, "fork", key, KeptAnswer(body_hash, made))
@@ -103,9 +103,14 @@ class Repeated:
             self._kept.forget(principal.owner, "fork", key)
             raise
         errors = {str(child.index): child.error for child in result.children if child.error is not None}
-        made |= {"errors": errors, "paused_s": result.paused_s, "ready_s": result.ready_s}
+        made |= {"done": True, "errors": errors, "paused_s": result.paused_s, "ready_s": result.ready_s}
         record()
         return result
+
+    def _was_made(self, made: dict[str, Any]) -> bool:
+        """Else a server died before any child ran, and there is nothing to lose."""
+        rows = [self._sandbox(child_id) for child_id in made["ids"].values()]
+        return bool(made["done"]) or any(row is not None and not _never_ran(row) for row in rows)
 
     def _again(self, made: dict[str, Any], count: int) -> ForkResult:
         children = [self._child(made, index) for index in range(count)]

@@ -141,11 +141,14 @@ def test_help_loads_neither_server_nor_http_nor_rich() -> None:
     assert done.stderr.strip() == ""
 
 
-def test_commands_and_sandbox_names_are_completed(environ: dict[str, str], server: Server) -> None:
+def test_commands_and_names_are_completed(environ: dict[str, str], server: Server) -> None:
     from cloche import Client, Sandbox
 
     with Client(server.url, KEY) as client:
-        Sandbox.create(client=client, name="my-box")
+        Sandbox.create(client=client, name="my-box").snapshot("saved")
+        client.templates.create("data")
+        client.pools.put("warm", template="data")
+        client.volumes.create("disk")
     completing = {**environ, "_CLOCHE_COMPLETE": "bash_complete"}
 
     def complete(words: str, at: int) -> str:
@@ -154,3 +157,7 @@ def test_commands_and_sandbox_names_are_completed(environ: dict[str, str], serve
 
     assert complete("cloche co", 1).split() == ["plain,contexts", "plain,compare", "plain,completion"]
     assert complete("cloche show my", 2).split() == ["plain,my-box"]
+    assert complete("cloche restore my-box s", 3).split() == ["plain,saved"]
+    assert complete("cloche templates rm d", 3).split() == ["plain,data@1"]
+    assert complete("cloche pools show w", 3).split() == ["plain,warm"]
+    assert complete("cloche volumes show d", 3).split() == ["plain,disk"]
