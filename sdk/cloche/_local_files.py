@@ -46,8 +46,10 @@ class FileSink:
         self.size += len(data)
 
     def keep(self) -> None:
-        """All is there."""
+        """All is there. On the disk first: a power failure leaves the whole of it under its name, or nothing."""
         if self._target is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
             self._file.close()
             os.replace(self._temporary, self._target)
 

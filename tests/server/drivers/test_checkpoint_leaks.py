@@ -18,6 +18,7 @@ import pytest
 
 from cloche.errors import InternalError
 from cloche_server.drivers import OciDriver, RunState, open_drivers
+from cloche_server.drivers._checkpoint import read_record
 from cloche_server.drivers._unsettled import writes_a_checkpoint
 
 from .harness import FULL, NOTHING, Sandbox, new_id, running, traces
@@ -146,6 +147,8 @@ def test_kill_9_of_a_server_that_saves(
             pid = servers.begin(source.id, scratch / f"saved-{turn}")
             time.sleep(points.uniform(0, whole_s))
             servers.kill(pid)
+            if (scratch / f"saved-{turn}").exists() and work == "suspend":
+                read_record(scratch / f"saved-{turn}")  # what has its name is whole
             later = _as_a_new_server(driver.name, roots)
             status = asyncio.run(later.inspect(source.id))
             if status.state is not RunState.RUNNING:
