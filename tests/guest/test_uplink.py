@@ -48,7 +48,7 @@ async def test_the_identity_is_applied_before_the_first_request(hub: Hub, guest:
     await hub.open()
     code = "import os; (os.environ['GIVEN'], os.environ['CLOCHE_SANDBOX_ID'])"
     run = await call(await hub.take(), "POST", "/v1/contexts/default/runs", {"code": code})
-    assert run["outputs"][0]["data"]["text/plain"] == repr(("by the server", "a" * 30))
+    assert run["outputs"][0]["data"]["text/plain"] == repr(("by the server", "a" * 20))
 
 
 async def test_four_connections_wait_and_a_taken_one_is_replaced(hub: Hub, guest: asyncio.subprocess.Process) -> None:
