@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cloche_server.links import LinkSigner, Logins
@@ -31,7 +32,7 @@ class Services:
     images: Images
     host_names: frozenset[str]
     open_calls: OpenCalls
-    openapi: bytes
+    openapi: Callable[[], bytes]
     links: LinkSigner
     logins: Logins
     previews: PreviewService

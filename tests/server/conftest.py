@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import httpx
 import pytest
@@ -18,8 +17,6 @@ import pytest
 from cloche.models import KeyCreate, Role
 from cloche_server.assembly import RunningServer, running_server
 from cloche_server.auth import new_secret
-from cloche_server.openapi import openapi_document
-from cloche_server.routing import Route
 from cloche_server.settings import Settings
 from cloche_server.state import Database
 
@@ -36,17 +33,6 @@ def migrated() -> bytes:
         path = Path(directory) / "database"
         Database.open(path).close()
         return path.read_bytes()
-
-
-_documents: dict[tuple[tuple[str, str], ...], bytes] = {}
-
-
-def openapi_once(routes: Sequence[Route]) -> bytes:
-    """The same bytes in every server of a test run: making them is most of a server's start."""
-    key = tuple((route.method, route.path) for route in routes)
-    if key not in _documents:
-        _documents[key] = openapi_document(routes)
-    return _documents[key]
 
 
 @dataclass
@@ -98,9 +84,8 @@ async def harness(directory: Path, driver: FakeDriver | None = None, **settings:
 
 @asynccontextmanager
 async def running(settings: Settings, driver: FakeDriver) -> AsyncIterator[RunningServer]:
-    with patch("cloche_server.assembly.openapi_document", openapi_once):
-        async with running_server(settings, [driver], FakeImages()) as server:
-            yield server
+    async with running_server(settings, [driver], FakeImages()) as server:
+        yield server
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ async def images(services: Services, _: Call) -> Reply:
 
 
 async def openapi(services: Services, _: Call) -> Reply:
-    return Reply(services.openapi)
+    return Reply(await asyncio.to_thread(services.openapi))
 
 
 async def docs(_: Services, __: Call) -> Reply:
