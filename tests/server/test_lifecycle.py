@@ -490,3 +490,12 @@ async def test_lifetime_tells_of_what_will_happen_alone(cloche: Harness) -> None
     update["lifecycle"]["lifetime_action"] = "nothing"
     await cloche.client.patch(f"/v1/sandboxes/{sandbox_id}", json=update)
     assert await told() == []
+
+
+async def test_a_paused_sandbox_does_not_run_to_write_down_that_it_is_suspended(cloche: Harness) -> None:
+    sandbox_id = await cloche.sandbox()
+    guest = cloche.driver.guests[sandbox_id]
+    await change(cloche, sandbox_id, "pause")
+    asked = len(guest.requests)
+    assert (await change(cloche, sandbox_id, "suspend"))["state"] == "suspended"
+    assert [target for _, target, _, _ in guest.requests[asked:]] == ["/v1/uplinks/close"]

@@ -92,7 +92,8 @@ class Resting:
         await asyncio.to_thread(self._registry.saved.remove, sandbox_id)
         state = self._registry.happen(sandbox_id, event).state
         try:
-            await tell_state(live, state, reason)
+            if row.state is not _S.PAUSED:  # else it would run while it writes that down
+                await tell_state(live, state, reason)
             directory = self._registry.saved.directory(sandbox_id)
             end_all = event is Event.STOP
             saved = await self._saving.save(live, directory, keep_running=False, end_all=end_all, reason=reason)
