@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -171,3 +173,46 @@ def test_a_cgroup_that_is_gone_measures_nothing(tmp_path: Path) -> None:
     assert cgroup.oom_kills() == 0
     assert cgroup.pids() == set()
     assert cgroup.remove()
+
+
+@pytest.mark.parametrize("way", ["removed", "thawed"])
+def test_nobody_waits_for_a_cgroup_to_stand_still_that_is_being_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A delete in the moment in which a sandbox was frozen to be saved took the whole bound, five seconds."""
+    monkeypatch.setattr("cloche_server.drivers._cgroup.FREEZE_BOUND_S", 60.0)
+    cgroup = Cgroup(CgroupLayout(2, dict.fromkeys(Controller, tmp_path), Freezer(2, tmp_path)), "x" * 20)
+    home = tmp_path / "cloche" / ("x" * 20)
+    home.mkdir(parents=True)
+    (home / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+
+    async def freeze_and_remove() -> None:
+        freezing = asyncio.create_task(cgroup.freeze())
+        while not cgroup.is_frozen():
+            await asyncio.sleep(0)
+        if way == "removed":
+            shutil.rmtree(home)
+        else:
+            cgroup.thaw()
+        with pytest.raises(FileNotFoundError):
+            await asyncio.wait_for(freezing, 30)
+
+    asyncio.run(freeze_and_remove())
+    assert not cgroup.is_frozen()
+
+
+def test_freezing_waits_until_all_stand_still(tmp_path: Path) -> None:
+    cgroup = Cgroup(CgroupLayout(2, dict.fromkeys(Controller, tmp_path), Freezer(2, tmp_path)), "x" * 20)
+    home = tmp_path / "cloche" / ("x" * 20)
+    home.mkdir(parents=True)
+    (home / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+
+    async def freeze_slowly() -> None:
+        freezing = asyncio.create_task(cgroup.freeze())
+        done, _ = await asyncio.wait([freezing], timeout=0.05)
+        assert not done
+        (home / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+        await asyncio.wait_for(freezing, 30)
+
+    asyncio.run(freeze_slowly())
+    assert cgroup.is_frozen()
