@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import json
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -29,6 +30,7 @@ from cloche_server.drivers._checkpoint import (
 )
 from cloche_server.drivers._layout import SandboxPaths
 from cloche_server.drivers._runtimes import Runtime
+from cloche_server.drivers._touching import touch_memory
 
 DYING_BOUND_S: Final = 2.0
 """A killed process that waits in the kernel for a disk; measured: a few milliseconds."""
@@ -45,7 +47,8 @@ async def save_memory(runtime: Runtime, binary: Path, paths: SandboxPaths, cgrou
     try:
         with cgroup.extra_memory(normal_bytes):
             argv = runtime.checkpoint_argv(binary, paths, directory)
-            await run_bounded(argv, "saving memory", seconds, begun.set_result)
+            async with _touched(paths):
+                await run_bounded(argv, "saving memory", seconds, begun.set_result)
     finally:
         if thawing is not None:
             thawing.cancel()
@@ -53,6 +56,18 @@ async def save_memory(runtime: Runtime, binary: Path, paths: SandboxPaths, cgrou
             with suppress(SandboxNotRunning):
                 await freeze(cgroup)
     return pause_of(directory)
+
+
+@asynccontextmanager
+async def _touched(paths: SandboxPaths) -> AsyncIterator[None]:
+    """The memory is looked at while the command starts; what is not by the end of the body never is."""
+    enough = threading.Event()
+    looking = asyncio.create_task(asyncio.to_thread(touch_memory, int(paths.pid.read_text()), enough))
+    try:
+        yield
+    finally:
+        enough.set()
+        await asyncio.wait([looking])
 
 
 async def _thaw_when_asked(cgroup: Cgroup, command: asyncio.Future[int]) -> None:
