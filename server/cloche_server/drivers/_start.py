@@ -7,7 +7,8 @@ import json
 import os
 import resource
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,9 @@ _LAUNCHER: Final = Path(__file__).with_name("_launcher.py")
 
 RUNTIME_BOUND_S: Final = 20.0
 """For the runtime's command. Measured: 0.1 to 0.4 s; a machine that is busy with other starts needs seconds."""
+
+STEP_BACK_S: Final = 1.0
+"""A save of 100 MB takes 0.2 s."""
 
 KERNEL_STATE: Final = "checkpoint.img"
 RESTORE_BOUND_PER_STATE_MB_S: Final = 2.0
@@ -67,16 +71,14 @@ async def start_once(
 async def _start_early(
     spec: SandboxSpec, runtime: Runtime, paths: SandboxPaths, cgroup: Cgroup, saved: WhenSaved
 ) -> None:
-    """Beside a sandbox that stands still until it is saved: it gets the processors first."""
     limit = memory_limit(spec, runtime)
-    cgroup.weigh(EARLY_WEIGHT)
-    saved.add_done_callback(lambda _: _weigh_normal(cgroup))
 
     def bound_s() -> float:
         check_checkpoint(spec, runtime)
         return runtime_bound_s(spec)
 
-    await _launch(paths, cgroup, RUNTIME_BOUND_S)
+    with _stepping_back(cgroup, saved):
+        await _launch(paths, cgroup, RUNTIME_BOUND_S)
     cgroup.raise_memory(limit + WORK_BYTES)
     try:
         await restore_when_saved(paths, runtime.restore_argv(find_binary(runtime), paths, spec), saved, bound_s)
@@ -85,9 +87,24 @@ async def _start_early(
     cgroup.settle_memory(limit)
 
 
-def _weigh_normal(cgroup: Cgroup) -> None:
-    with suppress(OSError):  # it was destroyed meanwhile
-        cgroup.weigh(NORMAL_WEIGHT)
+@contextmanager
+def _stepping_back(cgroup: Cgroup, saved: WhenSaved) -> Iterator[None]:
+    """Beside a sandbox that stands still until it is saved, which gets the processors first. Not for long: where all
+    processors are busy, so little is nothing, and a start has its bounds."""
+
+    def normal(_: object = None) -> None:
+        with suppress(OSError):  # it was destroyed meanwhile
+            cgroup.weigh(NORMAL_WEIGHT)
+
+    cgroup.weigh(EARLY_WEIGHT)
+    timer = asyncio.get_running_loop().call_later(STEP_BACK_S, normal)
+    saved.add_done_callback(normal)
+    try:
+        yield
+    finally:
+        timer.cancel()
+        saved.remove_done_callback(normal)
+        normal()
 
 
 async def _start_whole(spec: SandboxSpec, runtime: Runtime, paths: SandboxPaths, cgroup: Cgroup) -> None:
