@@ -10,10 +10,13 @@ import pytest
 
 from cloche_server.drivers._cgroup import SETTLE_ROOM_BYTES, WORK_BYTES, Cgroup
 from cloche_server.drivers._cgroup_files import (
+    EARLY_WEIGHT,
+    NORMAL_WEIGHT,
     CgroupLayout,
     Controller,
     Freezer,
     Limits,
+    Write,
     counted_in,
     cpu_seconds,
     find_layout,
@@ -21,6 +24,7 @@ from cloche_server.drivers._cgroup_files import (
     lower_memory_writes,
     raise_memory_writes,
     unreclaimable_bytes,
+    weight_writes,
 )
 
 V1 = """\
@@ -118,6 +122,12 @@ def test_the_page_cache_of_files_can_be_taken_back_and_shared_memory_cannot() ->
     stat = "cache 60\nrss 30\nshmem 10\ninactive_anon 40\nactive_file 20\ninactive_file 30\ntotal_active_file 20\n"
     assert unreclaimable_bytes(90, stat) == 40
     assert unreclaimable_bytes(90, "") == 90
+
+
+@pytest.mark.parametrize(("weight", "shares"), [(NORMAL_WEIGHT, "1024"), (50, "512"), (EARLY_WEIGHT, "10")])
+def test_version_one_counts_processor_weights_differently(weight: int, shares: str) -> None:
+    assert weight_writes(1, weight) == [Write("cpu.shares", shares)]
+    assert weight_writes(2, weight) == [Write("cpu.weight", str(weight))]
 
 
 def test_a_limit_is_lowered_no_further_than_what_is_needed(tmp_path: Path) -> None:
