@@ -379,7 +379,7 @@ async def test_unmounting_reaches_the_copies_in_other_mount_namespaces(place: Pl
         await until(lambda: place.loops() == [])
     finally:
         bystander.kill()
-        await bystander.wait()
+        await bystander.communicate()  # and its pipe is closed
 
 
 @needs_root

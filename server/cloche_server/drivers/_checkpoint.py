@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from cloche.errors import ClocheError, Conflict, InternalError, InvalidRequest, StorageFull
+from cloche_server.child_process import kill_and_drain
 from cloche_server.drivers._cgroup_files import MEBIBYTE
 from cloche_server.drivers._launch_orders import launcher_environment
 
@@ -115,9 +116,7 @@ async def run_bounded(
     except TimeoutError:
         raise InternalError(f"{what} took more than {seconds:.0f} s and was stopped", hint="try again") from None
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await kill_and_drain(process)
     if process.returncode != 0:
         raise _failure(f"{what} failed", words or f"it ended with {process.returncode}")
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cloche.errors import ClocheError
+from cloche_server.child_process import kill_and_drain
 from cloche_server.drivers._base import Probe, SandboxSpec, SelfTest
 from cloche_server.drivers._runtimes import Runtime
 
@@ -146,6 +147,4 @@ async def _output(*argv: str) -> str:
         async with asyncio.timeout(VERSION_BOUND_S):
             return (await process.communicate())[0].decode(errors="replace")
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await kill_and_drain(process)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cloche.errors import InternalError, StorageFull
+from cloche_server.child_process import kill_and_drain
 from cloche_server.volumes._mount_table import Mount, parse_mounts
 
 COMMAND_BOUND_S: Final = 60.0
@@ -130,9 +131,7 @@ async def _run(*argv: str) -> None:
     except TimeoutError:
         raise InternalError(f"{argv[0]} did not end within {COMMAND_BOUND_S:.0f} s") from None
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await kill_and_drain(process)
     if process.returncode != 0:
         raise _failed(argv[0], said.decode(errors="replace").strip())
 
