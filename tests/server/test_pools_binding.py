@@ -11,6 +11,7 @@ import pytest
 from cloche.models import SandboxState
 from cloche_server.drivers import ExitReason, RunState, SandboxStatus
 from cloche_server.pools._keeper import Keeper
+from cloche_server.sandboxes._binding import Binding
 
 from .conftest import Harness, harness
 from .fake_driver import FakeDriver
@@ -28,6 +29,7 @@ def nobody_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
         return False
 
     monkeypatch.setattr(Keeper, "_bind_one", not_now)
+    monkeypatch.setattr(Binding, "begin_at_once", lambda *_: None)
 
 
 async def claimed(cloche: Harness, **body: Any) -> str:
@@ -98,7 +100,7 @@ async def test_many_first_calls_tell_it_once(cloche: Harness) -> None:
     assert len(told(cloche, sandbox_id)) == 1
 
 
-@pytest.mark.expected_logs("a claimed sandbox did not hear of it", "sandbox ended")
+@pytest.mark.expected_logs("sandbox ended")
 async def test_one_that_refuses_to_be_somebodys_fails_and_says_why(cloche: Harness) -> None:
     sandbox_id = await claimed(cloche)
     guest_raw(cloche, sandbox_id, refuse)
@@ -110,7 +112,6 @@ async def test_one_that_refuses_to_be_somebodys_fails_and_says_why(cloche: Harne
     assert sandbox_id in cloche.driver.destroyed
 
 
-@pytest.mark.expected_logs("a claimed sandbox did not hear of it")
 async def test_one_that_does_not_answer_is_told_again_by_the_next_call(
     cloche: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,3 +181,26 @@ async def test_rolling_back_one_that_was_not_told_ends_what_it_was(cloche: Harne
     assert answer.status_code == 200, answer.text
     assert row(cloche, sandbox_id).known_as is None
     assert (await cloche.client.get(f"{path}/contexts")).status_code == 200
+
+
+async def test_refills_wait_while_a_call_tells_a_guest(cloche: Harness) -> None:
+    """They took the processor that the first commands of a burst wanted."""
+    sandbox_id = await claimed(cloche)
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(
+        method: str, target: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter
+    ) -> None:
+        asked.set()
+        await go.wait()
+        await echo(method, target, headers, body, writer)
+
+    guest_raw(cloche, sandbox_id, slow)
+    foreground = cloche.server.services.pools.foreground
+    await until(lambda: foreground.is_quiet)
+    call = asyncio.create_task(cloche.client.get(f"/v1/sandboxes/{sandbox_id}/contexts"))
+    await asked.wait()
+    assert not foreground.is_quiet
+    go.set()
+    assert (await call).status_code == 200
+    await until(lambda: foreground.is_quiet)

@@ -14,8 +14,10 @@ import threading
 from typing import Any
 
 from ._environment import Environment
-from ._sandbox_module import call_back
+from ._sandbox_module import call_back, has_callbacks
 from ._seeding import seed_generators, stir_openssl
+
+REPLY = "cloche_identity_reply"
 
 HOOKS_S = 1.0
 """The answer waits so long for the hooks; they go on."""
@@ -46,6 +48,10 @@ class Rebirth:
         stir_openssl()
         if content["seed"]:
             seed_generators(bytes.fromhex(content["seed"]))
+        if not has_callbacks() and not self._kernel.is_executing:
+            # Nothing is left for the main thread. Without this a claim cost two more threads' wake-ups, and one new thread.
+            self._kernel.session.send(stream, REPLY, {"status": "ok", "hooks_ran": True}, parent, identity)
+            return
         done = threading.Event()
         self._waiting.append((content["reason"] or "", content["sandbox_id"], done))
         self._kernel.io_loop.add_callback(self._run_hooks_when_idle)
@@ -59,6 +65,4 @@ class Rebirth:
         """In a thread of its own: the control channel goes on."""
         has_run = False if self._kernel.is_executing else done.wait(HOOKS_S)
         content = {"status": "ok", "hooks_ran": has_run}
-        stream.io_loop.add_callback(
-            self._kernel.session.send, stream, "cloche_identity_reply", content, parent, identity
-        )
+        stream.io_loop.add_callback(self._kernel.session.send, stream, REPLY, content, parent, identity)

@@ -34,6 +34,11 @@ def sandbox_id() -> str:
     return os.environ.get("CLOCHE_SANDBOX_ID", "")
 
 
+def has_callbacks() -> bool:
+    """Whether `call_back` would do anything."""
+    return bool(_callbacks)
+
+
 def call_back(reason: str, sandbox_id: str) -> None:
     """For the kernel."""
     for callback in list(_callbacks.values()):

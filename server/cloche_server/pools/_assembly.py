@@ -53,4 +53,5 @@ def make_warm(
         drivers=drivers,
         images=images,
     )
+    sandboxes.binding.foreground = pools.foreground.create
     return Warm(templates, pools, Creates(sandboxes, pools, templates, starts, from_snapshot), sandboxes)

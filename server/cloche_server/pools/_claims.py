@@ -29,21 +29,29 @@ class Claims:
         self._monotonic = monotonic
 
     def claim(
-        self, pool: LivePool, owner: str, wanted: SandboxCreate, env: dict[str, str], key: IdempotencyClaim | None
+        self,
+        pool: LivePool,
+        owner: str,
+        wanted: SandboxCreate,
+        env: dict[str, str],
+        key: IdempotencyClaim | None,
+        begin: bool,
     ) -> SandboxRow | None:
-        """It is ``owner``'s from now on. None: none is ready. `Conflict` when the name is in use."""
+        """It is ``owner``'s from now on. None: none is ready. ``begin``: its guest hears of it at once. `Conflict` when the
+        name is in use."""
         assert pool.recipe is not None
         for parked in pool.stock.best(pool.recipe, self._monotonic(), pool.row.max_age_s):
             live = self._workshop.parked(parked.sandbox_id)
             if live is not None:  # else it ended, and the keeper has not seen it yet
-                row = self._commit(live, owner, wanted, env, key)
+                self._commit(live, owner, wanted, env, key)
                 pool.stock.discard(parked.sandbox_id)
-                return row
+                self._workshop.handed_out(live, begin)
+                return live.row
         return None
 
     def _commit(
         self, live: Live, owner: str, wanted: SandboxCreate, env: dict[str, str], key: IdempotencyClaim | None
-    ) -> SandboxRow:
+    ) -> None:
         """Its life begins now: whoever gets it gets all of it."""
         row, now = live.row, self._clock()
         changes: dict[str, Any] = {
@@ -59,5 +67,3 @@ class Claims:
         live.row = self._store.claim(row, key, **changes)
         live.active_us = now
         live.uplink.be_claimed(live.row.epoch, live.row.env)
-        self._workshop.handed_out(live)
-        return live.row

@@ -48,8 +48,9 @@ class Creates:
         """
         if wanted.template is not None:
             check_only_bound_late(wanted)
+        alone = self._pools.foreground.is_quiet
         with self._pools.foreground.create():
-            ready = self._pools.claim(principal.owner, wanted, key)
+            ready = self._pools.claim(principal.owner, wanted, key, begin=alone)
             return ready if ready is not None else await self._make(principal, wanted, claim)
 
     async def _make(self, principal: Principal, wanted: SandboxCreate, claim: Claim | None) -> SandboxRow:

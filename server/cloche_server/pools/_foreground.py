@@ -15,7 +15,7 @@ LONGEST_YIELD_S: Final = 3.0
 
 
 class Foreground:
-    """Creates and claims under way."""
+    """Creates under way, and calls that wait for a guest which hears that it was claimed."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -25,7 +25,7 @@ class Foreground:
 
     @contextmanager
     def create(self) -> Iterator[None]:
-        """Around one create."""
+        """Around one of them."""
         self._under_way += 1
         try:
             yield

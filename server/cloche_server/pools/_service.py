@@ -162,8 +162,11 @@ class PoolService:
 
     # Creates
 
-    def claim(self, owner: str, wanted: SandboxCreate, key: IdempotencyClaim | None = None) -> SandboxRow | None:
-        """A ready sandbox that is now this create's; None: there is none, so make one.
+    def claim(
+        self, owner: str, wanted: SandboxCreate, key: IdempotencyClaim | None = None, *, begin: bool = False
+    ) -> SandboxRow | None:
+        """A ready sandbox that is now this create's; None: there is none, so make one. ``begin``: nobody else wants
+        anything, so its guest hears of it at once.
 
         Raises:
             NotFound, Conflict, LimitReached: as a create does.
@@ -179,7 +182,7 @@ class PoolService:
         pool.demand.seen(now)
         pool.intents.met(now)
         self._places.check_limits(owner)
-        row = self._claims.claim(pool, owner, wanted, made.env, key)
+        row = self._claims.claim(pool, owner, wanted, made.env, key, begin)
         self._keeper.wake()
         if row is None:
             pool.misses += 1

@@ -11,6 +11,8 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from cloche.errors import ClocheError, SandboxUnreachable
@@ -49,6 +51,8 @@ class Binding:
         self._room = asyncio.Semaphore(AT_ONCE)
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
+        self.foreground: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Around every wait of a call: what has time waits, too."""
 
     async def bound(self, live: Live) -> None:
         """Returns at once when its guest goes by what the row says; else tells it.
@@ -58,14 +62,23 @@ class Binding:
             SandboxUnreachable: it does not answer. The next call tells it again.
             Gone: it was deleted meanwhile.
         """
-        if live.row.known_as is None:
-            return
+        if live.row.known_as is not None:
+            with self.foreground():
+                await asyncio.shield(self.begin(live))
+
+    def begin(self, live: Live) -> asyncio.Task[None]:
+        """Tells it, or goes on doing so. The task is kept here; an error in it is for whoever waits."""
         task = self._under_way.get(live.row.id)
         if task is None:
             task = self._under_way[live.row.id] = asyncio.create_task(self._bind(live), name=f"bind {live.row.id}")
             task.add_done_callback(lambda _: self._under_way.pop(live.row.id, None) and None)
             task.add_done_callback(retrieve)
-        await asyncio.shield(task)
+        return task
+
+    def begin_at_once(self, live: Live) -> None:
+        """While its owner reads the answer to his create; not if others are told."""
+        if not self._under_way:
+            self.begin(live)
 
     def next_unbound(self) -> Live | None:
         """One to be told while there is time: not under way, and not one that did not answer a moment ago."""
@@ -94,8 +107,8 @@ class Binding:
         row = self._registry.known(live.row.id)
         if row.state is not SandboxState.RUNNING:
             return not_running(row)
-        _LOG.warning("a claimed sandbox did not hear of it", extra={"sandbox_id": row.id, "why": error.message})
         if isinstance(error, SandboxUnreachable):
+            _LOG.info("a claimed sandbox did not hear of it", extra={"sandbox_id": row.id, "why": error.message})
             return SandboxUnreachable(
                 f"sandbox {row.id} came out of a pool, and its guest did not hear of it: {error.message}",
                 hint="send the call again: nothing was done in the sandbox. Or delete it and create another one",

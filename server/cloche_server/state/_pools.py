@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from cloche.models import SandboxState
 from cloche_server.clock import Clock, now_us
 from cloche_server.state._database import Database
-from cloche_server.state._sandboxes import SandboxRow, _name_in_use, _to_values
+from cloche_server.state._sandboxes import SandboxRow, _name_in_use, write_changes
 from cloche_server.state._tables import idempotency, pools, sandboxes
 
 
@@ -80,10 +80,9 @@ class PoolStore:
     def claim(self, row: SandboxRow, key: IdempotencyClaim | None, **changes: Any) -> SandboxRow:
         """The parked ``row`` becomes the owner's, with what was bound to it. `Conflict` when the name is in use."""
         changed = replace(row, pool=None, **changes)
-        values = {name: value for name, value in _to_values(changed).items() if name in changes or name == "pool"}
         try:
             with self._database.transaction() as connection:
-                connection.execute(update(sandboxes).where(sandboxes.c.id == row.id).values(values))
+                write_changes(connection, changed, {"pool", *changes})
                 if key is not None:
                     self._record(connection, changed, key)
         except IntegrityError as error:

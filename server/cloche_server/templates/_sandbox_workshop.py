@@ -81,15 +81,17 @@ class SandboxWorkshop:
         if "pause" in live.driver.capabilities:
             await live.driver.resume(live.row.id)
 
-    def handed_out(self, live: Live) -> None:
+    def handed_out(self, live: Live, begin: bool) -> None:
         self._sandboxes.registry.changed(live.row.id)
+        if begin:
+            self._sandboxes.binding.begin_at_once(live)
 
     async def bind_next(self) -> bool:
         live = self._sandboxes.binding.next_unbound()
         if live is None:
             return False
         with suppress(ClocheError):  # it is in the log, and whoever needs the sandbox is told
-            await self._sandboxes.binding.bound(live)
+            await asyncio.shield(self._sandboxes.binding.begin(live))
         return True
 
     async def save(self, live: Live, reference: str) -> str:

@@ -29,8 +29,8 @@ class Workshop(Protocol):
     async def thaw(self, live: Live) -> None:
         """It goes on, at once; nothing when it was not frozen. `ClocheError`."""
 
-    def handed_out(self, live: Live) -> None:
-        """It is somebody's now: its row says so, and whoever looks after lifecycles is told."""
+    def handed_out(self, live: Live, begin: bool) -> None:
+        """It is somebody's now: its row says so, and whoever looks after lifecycles is told; its guest, too, if ``begin``."""
 
     async def bind_next(self) -> bool:
         """One that was handed out and was not needed yet is told who it is. False: there was none. Never raises."""
