@@ -170,3 +170,49 @@ def test_what_ipython_and_jupyter_read_at_the_start_counts_too() -> None:
         "PYTHONPATH",
         "XDG_DATA_HOME",
     ]
+
+
+TRACES = """
+shell = get_ipython()
+sorted((name, repr(value)) for name, value in globals().items() if name.startswith('_')), In, Out, shell.execution_count, \
+[str(each) for each in shell.user_ns_hidden if each.startswith('_')], shell.displayhook._, \
+shell.history_manager._i00, shell.history_manager.db_input_cache, seen
+"""
+SET_UP = """
+seen, shell = [], get_ipython()
+shell.events.register('pre_run_cell', lambda info: seen.append(info.raw_cell[:5]))
+shell.events.register('post_run_cell', lambda result: seen.append(result.success))
+"""
+
+
+@pytest.mark.parametrize("set_up", [[], [SET_UP, "40 + 2", "1 / 0"]], ids=["new", "used"])
+def test_a_cell_that_warms_up_leaves_no_trace(guest: Guest, set_up: list[str]) -> None:
+    warm, cold = guest.create(), guest.create()
+    seen = []
+    for context in (warm, cold):
+        for code in ["seen = None", *set_up]:
+            context.run(code)
+        if context is warm:
+            assert guest.http.post("/v1/warm-up").status_code == 204
+        run = context.ok(TRACES)
+        assert context.info()["execution_count"] == run["execution_count"] == len(set_up) + 2
+        seen.append(run["outputs"][-1]["data"]["text/plain"])
+        assert {event["type"] for event in _journal(context)} == {
+            "queued",
+            "context_state",
+            "kernel_started",
+            "run_started",
+            "run_finished",
+        }
+        context.delete()
+    assert seen[0] == seen[1]
+
+
+def test_a_context_that_runs_something_is_not_warmed_up_and_not_disturbed(guest: Guest) -> None:
+    context = guest.create()
+    run = context.submit("import time; time.sleep(600)")
+    context.until(run, "started")
+    assert guest.http.post("/v1/warm-up").status_code == 204
+    context.interrupt()
+    assert context.wait(run)["status"] == "interrupted"
+    context.delete()

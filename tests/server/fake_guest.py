@@ -182,7 +182,10 @@ async def echo(method: str, target: str, headers: dict[str, str], body: bytes, w
     if target == "/v1/health":
         writer.write(http_answer(200, {"status": "ok"}))
         return
-    if target in ("/v1/uplinks/close", "/v1/identity", "/v1/end-all") or (method, target) == ("POST", "/v1/events"):
+    if target in ("/v1/uplinks/close", "/v1/warm-up", "/v1/identity", "/v1/end-all") or (method, target) == (
+        "POST",
+        "/v1/events",
+    ):
         writer.write(http_answer(204, b""))
         return
     if target == "/v1/activity":

@@ -156,6 +156,16 @@ class ContextService:
         own, used = await self._modules_in_use()
         await self._launcher.prepare([*wanted_modules(own or [OWN_MODULE], used), *modules])
 
+    async def warm_up(self) -> None:
+        """Take what a first cell costs (page faults, after a restore most of all) in a cell that leaves no trace."""
+        await asyncio.gather(*(self._warm_up_one(context) for context in self._contexts.values()))
+
+    async def _warm_up_one(self, context: LiveContext) -> None:
+        try:
+            await context.warm_up()
+        except ClocheError as error:
+            log.info("context %s stays cold: %s", context.id, error)
+
     async def adopt(self, change: IdentityChange) -> None:
         """Tell all kernels that the sandbox is another one now. One that does not answer in `ADOPT_S` hears of it when it
         can; code that is stuck must not hold up the sandbox."""
