@@ -119,17 +119,18 @@ def test_the_end_of_a_paused_sandbox_is_noticed(sandbox: Sandbox) -> None:
     asyncio.run(wait_while_paused())
 
 
-def save_paused(sandbox: Sandbox, directory: Path) -> None:
-    """A dial may be under way when it is paused: then it goes on for a moment, and is paused again."""
+def save_paused(sandbox: Sandbox, directory: Path) -> float:
+    """When it was paused. A dial may be under way then: it goes on for a moment, and is paused again."""
     for _ in range(20):
         asyncio.run(sandbox.driver.pause(sandbox.id))
+        paused_at = time.time()
         try:
             asyncio.run(sandbox.driver.checkpoint(sandbox.id, directory, keep_running=True))
         except InternalError as error:
             if error.details.get("reason") != "open_uplinks":
                 raise
         else:
-            return
+            return paused_at
         asyncio.run(sandbox.driver.resume(sandbox.id))
         time.sleep(0.05)
     pytest.fail("it has an open uplink")
@@ -174,9 +175,7 @@ def test_a_program_in_a_paused_sandbox_hardly_moves_while_it_is_saved(
     with running(freezing, rootfs, scratch / "source") as sandbox:
         sandbox.check(TICKS)
         sandbox.uplink.close()
-        asyncio.run(freezing.pause(sandbox.id))
-        begin = time.time()
-        asyncio.run(freezing.checkpoint(sandbox.id, scratch / "saved", keep_running=True))
+        begin = save_paused(sandbox, scratch / "saved")
         assert state(sandbox) is RunState.PAUSED
         time.sleep(0.3)  # as long as it ticks it would be seen
         end = time.time()
