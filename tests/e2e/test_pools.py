@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,7 +22,7 @@ from .server_process import ServerProcess
 FILL_BOUND_S = 120.0
 
 MANY = 10 if inside.FULL else 5
-"""Creates at once; the server handles four of them at a time."""
+"""Creates at once."""
 
 SPEC = {
     "setup": "echo from setup; echo data > /workspace/file.txt",
@@ -209,12 +213,73 @@ def test_many_at_once_are_all_served(warm: Warm) -> None:
         made = list(threads.map(lambda n: warm.create(env={"N": str(n)}), range(MANY)))
         try:
             assert len({one["id"] for one in made}) == MANY
-            # Of a ready one that does not answer in its time nobody waits, on a busy machine: that create went the cold way.
-            assert sum(one["origin"]["warm"] for one in made) >= MANY - 1
+            assert all(one["origin"]["warm"] for one in made)
             values = list(threads.map(lambda one: warm.run(one, "import os; os.environ['N']"), made))
         finally:
             warm.delete(*made)
     assert values == [repr(str(n)) for n in range(MANY)]
+
+
+def test_whatever_is_done_first_is_done_to_what_was_claimed(warm: Warm) -> None:
+    """At once after the claim, before anybody had time to tell the guest."""
+    firsts = ["pause", "stop", "snapshots"] + (["suspend"] if warm.template == "warm-gvisor" else [])
+    warm.pool(len(firsts) + 1)
+    made = [warm.create(env={"N": str(n)}) for n in range(len(firsts) + 1)]
+    assert all(one["origin"]["warm"] for one in made)
+    try:
+        assert warm.client.delete(f"/v1/sandboxes/{made[-1]['id']}").status_code == 200
+        for one, first in zip(made, firsts, strict=False):
+            answer = warm.client.post(f"/v1/sandboxes/{one['id']}/{first}", json={} if first == "snapshots" else None)
+            assert answer.status_code < 300, answer.text
+        for n, one in enumerate(made[:-1]):
+            shell = {"shell": "echo $N-$CLOCHE_SANDBOX_ID"}
+            said = warm.client.post(f"/v1/sandboxes/{one['id']}/exec", json=shell).json()["stdout"]["data"]["text"]
+            assert said == f"{n}-{one['id']}\n"
+    finally:
+        warm.delete(*made[:-1])
+        for snapshot in warm.client.get("/v1/snapshots").json()["items"]:
+            warm.client.delete(f"/v1/snapshots/{snapshot['id']}")
+
+
+def test_one_that_is_killed_before_its_first_use_says_so(warm: Warm) -> None:
+    """What stands still dies when it goes on, with cgroups of version 1."""
+    warm.pool(3)
+    made = [warm.create() for _ in range(3)]
+    try:
+        victim = made[-1]
+        for pid in pids_of(victim["id"]):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        error = warm.client.get(f"/v1/sandboxes/{victim['id']}/contexts").json()
+        assert (error["code"], error["details"]["state"]) == ("sandbox_not_running", "failed")
+        assert warm.run(made[0], "1+1") == "2"
+    finally:
+        warm.delete(*made)
+
+
+def pids_of(sandbox_id: str) -> set[int]:
+    found: set[int] = set()
+    for procs in Path("/sys/fs/cgroup").glob(f"**/{sandbox_id}/**/cgroup.procs"):
+        found.update(int(pid) for pid in procs.read_text().split())
+    assert found
+    return found
+
+
+def test_a_claim_survives_a_killed_server(own_server: ServerProcess) -> None:
+    """It is killed when it has answered: no guest was told, or some were and nobody wrote it down."""
+    with own_server.client() as client:
+        warm = Warm(client, "python")
+        client.put("/v1/pools/python", json={"image": "python", "min": 3, "max": 3})
+        warm.wait_until_full(3)
+        made = [client.post("/v1/sandboxes", json={"env": {"LATE": str(n)}}).json() for n in range(3)]
+    own_server.kill()
+    assert all(one["origin"]["warm"] for one in made)
+    own_server.start()
+    with own_server.client() as client:
+        warm = Warm(client, "python")
+        client.delete("/v1/pools/python")
+        look = "import os; (os.environ['LATE'], os.environ['CLOCHE_SANDBOX_ID'])"
+        assert [warm.run(one, look) for one in made] == [f"('{n}', '{one['id']}')" for n, one in enumerate(made)]
 
 
 def test_ready_ones_survive_a_killed_server(own_server: ServerProcess) -> None:

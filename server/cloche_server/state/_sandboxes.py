@@ -171,7 +171,7 @@ _BY_ID: Final = select(sandboxes).where(sandboxes.c.id == bindparam("row_id"))
 
 @cache
 def _update(names: frozenset[str]) -> Update:
-    values = {name: bindparam(f"new_{name}") for name in names}
+    values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
     return update(sandboxes).where(sandboxes.c.id == bindparam("row_id")).values(values)
 
 
