@@ -66,6 +66,13 @@ def test_writes_to_descriptors_and_children_are_output(shared: Context) -> None:
     assert text(run, "stderr") == "err\n"
 
 
+def test_prints_stay_behind_what_a_finished_child_wrote_before(shared: Context) -> None:
+    """The pipes are read by a thread of their own, which a print must not overtake."""
+    code = "import subprocess\nfor n in range(60):\n  _ = subprocess.run(['echo', f'child {n}'])\n  print('print', n)"
+    expected = "".join(f"child {n}\nprint {n}\n" for n in range(60))
+    assert text(shared.ok(code)) == expected
+
+
 def test_output_of_a_child_given_our_stdout_is_captured(shared: Context) -> None:
     """``subprocess.run(..., stdout=sys.stdout)`` writes past a stock kernel's capture."""
     run = shared.ok(

@@ -7,8 +7,8 @@ A new pair of pipes is needed only when a process may still hold the old one. Th
 it has not waited for, or when it has waited for one since the last pair (a daemon that forked twice leaves its old
 parent behind). Both questions cost one system call; most cells start no process and keep the pipes.
 
-One thread reads all pipes. `drain` empties the current ones from the main thread, so that everything a finished child
-has written is sent before the cell's reply: no grace time is needed on the other side.
+One thread reads all pipes. `drain` empties the current ones from whoever needs it, so that everything a finished child
+has written is sent before what is printed next and before the cell's reply: no grace time is needed on the other side.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class _Pipe:
     stream: KernelStream
     parent: Header
     decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: Any = field(default_factory=threading.RLock)
+    """Taken again by a finaliser or signal handler that prints meanwhile."""
 
     def read(self) -> bool | None:
         """Pass one chunk on. True: there was one; False: nothing now; None: all writers are gone."""
@@ -72,6 +73,8 @@ class Capture:
     def start(self) -> None:
         """Take over the descriptors and read them in a thread."""
         self._renew({})
+        for stream in self._streams.values():
+            stream.catch_up = self.drain
         threading.Thread(target=self._read_for_ever, name="cloche-capture", daemon=True).start()
 
     def begin(self, parent: Header) -> None:
