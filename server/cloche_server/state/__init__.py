@@ -4,9 +4,10 @@ from cloche_server.state._database import Database
 from cloche_server.state._idempotency import IdempotencyRow, IdempotencyStore
 from cloche_server.state._kept_answers import KeptAnswer, KeptAnswers
 from cloche_server.state._keys import KeyStore
+from cloche_server.state._pages import PageToken, name_in_use
 from cloche_server.state._pools import IdempotencyClaim, PoolRow, PoolStore
 from cloche_server.state._previews import PreviewRow, PreviewStore
-from cloche_server.state._sandboxes import PageToken, SandboxFilter, SandboxRow, SandboxStore
+from cloche_server.state._sandboxes import SandboxFilter, SandboxRow, SandboxStore
 from cloche_server.state._shares import ShareRow, ShareStore
 from cloche_server.state._snapshots import SavedFile, SnapshotFilter, SnapshotRow, SnapshotState, SnapshotStore
 from cloche_server.state._templates import TemplateRow, TemplateStore
@@ -41,4 +42,5 @@ __all__ = [
     "VolumeFilter",
     "VolumeRow",
     "VolumeStore",
+    "name_in_use",
 ]

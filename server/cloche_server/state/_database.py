@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, Executable, Row, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
@@ -59,6 +59,26 @@ class Database:
             if getattr(error.orig, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL:
                 raise
             raise StorageFull("the server's disk is full", hint="its operator has to free space") from error
+
+    def first(self, query: Executable, values: Mapping[str, Any] | None = None) -> Row[Any] | None:
+        """The only row, if there is one."""
+        with self.transaction() as connection:
+            return connection.execute(query, values).one_or_none()
+
+    def all(self, query: Executable) -> Sequence[Row[Any]]:
+        with self.transaction() as connection:
+            return connection.execute(query).all()
+
+    def count(self, query: Executable) -> int:
+        """The number that ``query`` selects."""
+        with self.transaction() as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def write(self, *statements: Executable) -> None:
+        """All or none of them."""
+        with self.transaction() as connection:
+            for statement in statements:
+                connection.execute(statement)
 
     def close(self) -> None:
         self._engine.dispose()

@@ -31,8 +31,7 @@ class IdempotencyStore:
 
     def find(self, owner: str, key: str) -> IdempotencyRow | None:
         query = select(idempotency).where(idempotency.c.owner == owner, idempotency.c.key == key)
-        with self._database.transaction() as connection:
-            row = connection.execute(query).one_or_none()
+        row = self._database.first(query)
         if row is None or row.created_us < self._clock() - KEPT_US:
             return None
         return IdempotencyRow(row.body_hash, row.sandbox_id)
@@ -41,15 +40,12 @@ class IdempotencyStore:
         """Replaces an older record of the key; drops all that are too old."""
         now = self._clock()
         same = (idempotency.c.owner == owner) & (idempotency.c.key == key)
-        with self._database.transaction() as connection:
-            connection.execute(delete(idempotency).where(same | (idempotency.c.created_us < now - KEPT_US)))
-            connection.execute(
-                insert(idempotency).values(
-                    owner=owner, key=key, body_hash=made.body_hash, sandbox_id=made.sandbox_id, created_us=now
-                )
-            )
+        values = {"owner": owner, "key": key, "body_hash": made.body_hash, "sandbox_id": made.sandbox_id}
+        self._database.write(
+            delete(idempotency).where(same | (idempotency.c.created_us < now - KEPT_US)),
+            insert(idempotency).values(**values, created_us=now),
+        )
 
     def forget(self, sandbox_id: str) -> None:
         """After a create that failed: the next try with the same key starts afresh."""
-        with self._database.transaction() as connection:
-            connection.execute(delete(idempotency).where(idempotency.c.sandbox_id == sandbox_id))
+        self._database.write(delete(idempotency).where(idempotency.c.sandbox_id == sandbox_id))

@@ -34,8 +34,7 @@ class KeptAnswers:
         self._clock = clock
 
     def find(self, owner: str, operation: Operation, key: str) -> KeptAnswer | None:
-        with self._database.transaction() as connection:
-            row = connection.execute(select(kept_answers).where(_same(owner, operation, key))).one_or_none()
+        row = self._database.first(select(kept_answers).where(_same(owner, operation, key)))
         if row is None or row.created_us < self._clock() - KEPT_US:
             return None
         return KeptAnswer(row.body_hash, row.made)
@@ -45,14 +44,14 @@ class KeptAnswers:
         now = self._clock()
         old = kept_answers.c.created_us < now - KEPT_US
         values = {"owner": owner, "operation": operation, "key": key, "body_hash": answer.body_hash}
-        with self._database.transaction() as connection:
-            connection.execute(delete(kept_answers).where(_same(owner, operation, key) | old))
-            connection.execute(insert(kept_answers).values(**values, made=answer.made, created_us=now))
+        self._database.write(
+            delete(kept_answers).where(_same(owner, operation, key) | old),
+            insert(kept_answers).values(**values, made=answer.made, created_us=now),
+        )
 
     def forget(self, owner: str, operation: Operation, key: str) -> None:
         """After a call that failed: the next try starts afresh."""
-        with self._database.transaction() as connection:
-            connection.execute(delete(kept_answers).where(_same(owner, operation, key)))
+        self._database.write(delete(kept_answers).where(_same(owner, operation, key)))
 
 
 def _same(owner: str, operation: Operation, key: str) -> Any:

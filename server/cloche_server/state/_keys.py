@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from sqlalchemy import Row, func, insert, select, update
 
-from cloche.errors import InvalidRequest, NotFound
+from cloche.errors import NotFound
 from cloche.models import Key, KeyCreate, Page, Role
 from cloche_server.auth import Principal, hash_secret
 from cloche_server.clock import Clock, now_us, to_datetime
 from cloche_server.ids import new_key_id
 from cloche_server.state._database import Database
+from cloche_server.state._pages import PageToken, read_page
 from cloche_server.state._tables import keys
 
 CACHE_S: Final = 2.0
@@ -39,10 +40,7 @@ class KeyStore:
         cached = self._cache.get(secret_hash)
         if cached is not None and cached[0] > self._monotonic():
             return cached[1]
-        with self._database.transaction() as connection:
-            row = connection.execute(
-                select(keys).where(keys.c.secret_hash == secret_hash, keys.c.revoked_us.is_(None))
-            ).one_or_none()
+        row = self._database.first(select(keys).where(keys.c.secret_hash == secret_hash, keys.c.revoked_us.is_(None)))
         if row is None:
             self._cache.pop(secret_hash, None)
             return None
@@ -54,8 +52,7 @@ class KeyStore:
 
     def principal(self, key_id: str) -> Principal | None:
         """Who the key with this id belongs to; None for an unknown or a revoked one."""
-        with self._database.transaction() as connection:
-            row = connection.execute(select(keys).where(keys.c.id == key_id, keys.c.revoked_us.is_(None))).one_or_none()
+        row = self._database.first(select(keys).where(keys.c.id == key_id, keys.c.revoked_us.is_(None)))
         return None if row is None else Principal(key_id=row.id, owner=row.owner, role=Role(row.role))
 
     def create(self, wanted: KeyCreate, secret: str) -> Key:
@@ -68,43 +65,29 @@ class KeyStore:
             "created_us": self._clock(),
             "revoked_us": None,
         }
-        with self._database.transaction() as connection:
-            connection.execute(insert(keys).values(values))
+        self._database.write(insert(keys).values(values))
         return self.get(str(values["id"]))
 
     def get(self, key_id: str) -> Key:
-        with self._database.transaction() as connection:
-            row = connection.execute(select(keys).where(keys.c.id == key_id)).one_or_none()
+        row = self._database.first(select(keys).where(keys.c.id == key_id))
         if row is None:
             raise NotFound(f"there is no key {key_id}", details={"kind": "key", "id": key_id})
         return _to_model(row)
 
     def count(self) -> int:
-        with self._database.transaction() as connection:
-            return connection.execute(select(func.count()).select_from(keys)).scalar_one()
+        return self._database.count(select(func.count()).select_from(keys))
 
     def list(self, limit: int, page: str | None) -> Page[Key]:
-        """Newest first. ``page`` is the id of the last key of the page before."""
-        query = select(keys).order_by(keys.c.created_us.desc(), keys.c.id.desc()).limit(limit + 1)
-        with self._database.transaction() as connection:
-            if page is not None:
-                last = connection.execute(select(keys).where(keys.c.id == page)).one_or_none()
-                if last is None:
-                    raise InvalidRequest("page is not a page token of this list")
-                query = query.where(
-                    (keys.c.created_us < last.created_us)
-                    | ((keys.c.created_us == last.created_us) & (keys.c.id < last.id))
-                )
-            rows = connection.execute(query).all()
-        items = [_to_model(row) for row in rows[:limit]]
-        return Page[Key](items=items, next_page=items[-1].id if len(rows) > limit else None)
+        """Newest first."""
+        after = None if page is None else PageToken.decode(page)
+        items, next_page = read_page(self._database, select(keys), keys, limit, after, _to_model)
+        return Page[Key](items=items, next_page=next_page)
 
     def revoke(self, key_id: str) -> Key:
         """Idempotent: the first time counts."""
-        with self._database.transaction() as connection:
-            connection.execute(
-                update(keys).where(keys.c.id == key_id, keys.c.revoked_us.is_(None)).values(revoked_us=self._clock())
-            )
+        self._database.write(
+            update(keys).where(keys.c.id == key_id, keys.c.revoked_us.is_(None)).values(revoked_us=self._clock())
+        )
         self._cache.clear()
         return self.get(key_id)
 

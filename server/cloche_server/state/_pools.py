@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import delete, insert, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Delete, delete, insert, select
 
 from cloche.models import SandboxState
 from cloche_server.clock import Clock, now_us
 from cloche_server.state._database import Database
-from cloche_server.state._sandboxes import SandboxRow, _name_in_use, write_changes
+from cloche_server.state._pages import unique_name
+from cloche_server.state._sandboxes import SandboxRow, write_changes
 from cloche_server.state._tables import idempotency, pools, sandboxes
 
 
@@ -51,42 +51,33 @@ class PoolStore:
 
     def put(self, row: PoolRow) -> None:
         """In place of an older one of that name."""
-        with self._database.transaction() as connection:
-            connection.execute(delete(pools).where(pools.c.owner == row.owner, pools.c.name == row.name))
-            connection.execute(insert(pools).values(asdict(row)))
+        self._database.write(_delete(row), insert(pools).values(asdict(row)))
 
     def get(self, owner: str, name: str) -> PoolRow | None:
         query = select(pools).where(pools.c.owner == owner, pools.c.name == name)
-        with self._database.transaction() as connection:
-            row = connection.execute(query).one_or_none()
+        row = self._database.first(query)
         return None if row is None else PoolRow(**row._mapping)
 
     def all(self) -> list[PoolRow]:
         """By owner and name: there are few."""
-        with self._database.transaction() as connection:
-            query = select(pools).order_by(pools.c.owner, pools.c.name)
-            return [PoolRow(**row._mapping) for row in connection.execute(query)]
+        query = select(pools).order_by(pools.c.owner, pools.c.name)
+        return [PoolRow(**row._mapping) for row in self._database.all(query)]
 
     def delete(self, row: PoolRow) -> None:
-        with self._database.transaction() as connection:
-            connection.execute(delete(pools).where(pools.c.owner == row.owner, pools.c.name == row.name))
+        self._database.write(_delete(row))
 
     def forget_ended(self) -> None:
         """At start: rows of parked sandboxes that are no more. Nobody ever saw their ids."""
         ended = [SandboxState.FAILED.value, SandboxState.DELETED.value]
-        with self._database.transaction() as connection:
-            connection.execute(delete(sandboxes).where(sandboxes.c.pool.is_not(None), sandboxes.c.state.in_(ended)))
+        self._database.write(delete(sandboxes).where(sandboxes.c.pool.is_not(None), sandboxes.c.state.in_(ended)))
 
     def claim(self, row: SandboxRow, key: IdempotencyClaim | None, **changes: Any) -> SandboxRow:
         """The parked ``row`` becomes the owner's, with what was bound to it. `Conflict` when the name is in use."""
         changed = replace(row, pool=None, **changes)
-        try:
-            with self._database.transaction() as connection:
-                write_changes(connection, changed, {"pool", *changes})
-                if key is not None:
-                    self._record(connection, changed, key)
-        except IntegrityError as error:
-            raise _name_in_use(changed.name) from error
+        with unique_name("sandbox", changed.name), self._database.transaction() as connection:
+            write_changes(connection, changed, {"pool", *changes})
+            if key is not None:
+                self._record(connection, changed, key)
         return changed
 
     def _record(self, connection: Any, row: SandboxRow, key: IdempotencyClaim) -> None:
@@ -94,3 +85,7 @@ class PoolStore:
         connection.execute(delete(idempotency).where(same))
         values = {"owner": row.owner, "key": key.key, "body_hash": key.body_hash, "sandbox_id": row.id}
         connection.execute(insert(idempotency).values(**values, created_us=self._clock()))
+
+
+def _delete(row: PoolRow) -> Delete:
+    return delete(pools).where(pools.c.owner == row.owner, pools.c.name == row.name)

@@ -55,38 +55,31 @@ class PreviewStore:
 
     def _read(self, sandbox_id: str, port: int) -> PreviewRow | None:
         query = select(previews).where(previews.c.sandbox_id == sandbox_id, previews.c.port == port)
-        with self._database.transaction() as connection:
-            row = connection.execute(query).one_or_none()
+        row = self._database.first(query)
         return None if row is None else PreviewRow(**row._mapping)
 
     def list(self, sandbox_id: str) -> list[PreviewRow]:
         """By port."""
         query = select(previews).where(previews.c.sandbox_id == sandbox_id).order_by(previews.c.port)
-        with self._database.transaction() as connection:
-            return [PreviewRow(**row._mapping) for row in connection.execute(query)]
+        return [PreviewRow(**row._mapping) for row in self._database.all(query)]
 
     def put(self, row: PreviewRow) -> None:
         """In place of an older one of that port."""
         self._cache.pop((row.sandbox_id, row.port), None)
-        with self._database.transaction() as connection:
-            connection.execute(delete(previews).where(_same(row)))
-            connection.execute(insert(previews).values(asdict(row)))
+        self._database.write(delete(previews).where(_same(row)), insert(previews).values(asdict(row)))
 
     def update(self, row: PreviewRow, **changes: Any) -> None:
         self._cache.pop((row.sandbox_id, row.port), None)
-        with self._database.transaction() as connection:
-            connection.execute(update(previews).where(_same(row)).values(changes))
+        self._database.write(update(previews).where(_same(row)).values(changes))
 
     def delete(self, row: PreviewRow) -> None:
         self._cache.pop((row.sandbox_id, row.port), None)
-        with self._database.transaction() as connection:
-            connection.execute(delete(previews).where(_same(row)))
+        self._database.write(delete(previews).where(_same(row)))
 
     def forget_deleted(self) -> None:
         """At start: those of sandboxes that were deleted. Their ids are never used again, so nothing depends on this."""
         deleted = select(sandboxes.c.id).where(sandboxes.c.state == SandboxState.DELETED.value)
-        with self._database.transaction() as connection:
-            connection.execute(delete(previews).where(previews.c.sandbox_id.in_(deleted)))
+        self._database.write(delete(previews).where(previews.c.sandbox_id.in_(deleted)))
 
 
 def _same(row: PreviewRow) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -11,9 +9,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, JsonValue
 from sqlalchemy import Connection, Row, Select, Update, bindparam, case, delete, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
 
-from cloche.errors import Conflict, InvalidRequest
 from cloche.models import (
     Failure,
     LifecyclePolicy,
@@ -27,6 +23,7 @@ from cloche.models import (
 from cloche_server.clock import to_datetime
 from cloche_server.lifecycle.policy import planned_us
 from cloche_server.state._database import Database
+from cloche_server.state._pages import PageToken, matching, read_page, unique_name
 from cloche_server.state._tables import sandboxes
 
 
@@ -104,35 +101,6 @@ _SAME_IN_BOTH = (
 
 
 @dataclass(frozen=True, slots=True)
-class PageToken:
-    """Where the next page of a list begins: behind this row. Opaque on the wire."""
-
-    created_us: int
-    id: str
-
-    def encode(self) -> str:
-        return base64.urlsafe_b64encode(f"{self.created_us}.{self.id}".encode()).decode().rstrip("=")
-
-    @classmethod
-    def decode(cls, text: str) -> PageToken:
-        """`InvalidRequest` for anything that is not a token of ours."""
-        try:
-            raw = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True).decode(
-                "ascii"
-            )
-            created, _, row_id = raw.partition(".")
-        except (ValueError, binascii.Error) as error:
-            raise _no_token() from error
-        if not (created.isdecimal() and len(created) < 19 and row_id.replace("-", "").isalnum()):
-            raise _no_token()
-        return cls(int(created), row_id)
-
-
-def _no_token() -> InvalidRequest:
-    return InvalidRequest("page is not a page token of this list", hint="pass next_page of the page before, unchanged")
-
-
-@dataclass(frozen=True, slots=True)
 class SandboxFilter:
     """None or empty: any. Without a state the deleted ones are left out."""
 
@@ -190,16 +158,12 @@ class SandboxStore:
 
     def insert(self, row: SandboxRow) -> None:
         """`Conflict` when the owner has a sandbox of that name."""
-        try:
-            with self._database.transaction() as connection:
-                connection.execute(insert(sandboxes).values(_to_values(row)))
-        except IntegrityError as error:
-            raise _name_in_use(row.name) from error
+        with unique_name("sandbox", row.name):
+            self._database.write(insert(sandboxes).values(_to_values(row)))
 
     def set_token_hash(self, sandbox_id: str, token_hash: str) -> None:
         """The only column that changes without the service's doing: at the guest's first hello."""
-        with self._database.transaction() as connection:
-            connection.execute(update(sandboxes).where(sandboxes.c.id == sandbox_id).values(token_hash=token_hash))
+        self._database.write(update(sandboxes).where(sandboxes.c.id == sandbox_id).values(token_hash=token_hash))
 
     def set_usage(self, sums: Mapping[str, dict[str, float]]) -> None:
         """By id; beside the service, too, which changes everything else."""
@@ -212,29 +176,23 @@ class SandboxStore:
     def update(self, row: SandboxRow, **changes: Any) -> SandboxRow:
         """Writes the changed columns; returns the row as it is now. `Conflict` as for `insert`."""
         changed = replace(row, **changes)
-        try:
-            with self._database.transaction() as connection:
-                write_changes(connection, changed, changes)
-        except IntegrityError as error:
-            raise _name_in_use(changed.name) from error
+        with unique_name("sandbox", changed.name), self._database.transaction() as connection:
+            write_changes(connection, changed, changes)
         return changed
 
     def remove(self, sandbox_id: str) -> None:
         """Of a create that failed; a sandbox that once ran keeps its row."""
-        with self._database.transaction() as connection:
-            connection.execute(delete(sandboxes).where(sandboxes.c.id == sandbox_id))
+        self._database.write(delete(sandboxes).where(sandboxes.c.id == sandbox_id))
 
     def get(self, sandbox_id: str) -> SandboxRow | None:
-        with self._database.transaction() as connection:
-            row = connection.execute(_BY_ID, {"row_id": sandbox_id}).one_or_none()
+        row = self._database.first(_BY_ID, {"row_id": sandbox_id})
         return None if row is None else _from_row(row)
 
     def find_by_name(self, owner: str, name: str) -> SandboxRow | None:
         query = select(sandboxes).where(
             sandboxes.c.owner == owner, sandboxes.c.name == name, sandboxes.c.state != SandboxState.DELETED.value
         )
-        with self._database.transaction() as connection:
-            row = connection.execute(query).one_or_none()
+        row = self._database.first(query)
         return None if row is None else _from_row(row)
 
     def count(self, owner: str | None = None) -> Counts:
@@ -258,40 +216,16 @@ class SandboxStore:
 
     def with_state(self, *states: SandboxState) -> list[SandboxRow]:
         query = select(sandboxes).where(sandboxes.c.state.in_([state.value for state in states]))
-        with self._database.transaction() as connection:
-            return [_from_row(row) for row in connection.execute(query)]
+        return [_from_row(row) for row in self._database.all(query)]
 
     def list(self, wanted: SandboxFilter, limit: int, after: PageToken | None) -> tuple[list[SandboxRow], str | None]:
-        """Newest first, and the token of the next page. Rows made meanwhile never shift a page. Parked ones are nobody's
-        yet, and left out."""
+        """Newest first, and the token of the next page. Parked ones are nobody's yet, and left out."""
         column = sandboxes.c
-        query = select(sandboxes).order_by(column.created_us.desc(), column.id.desc()).limit(limit + 1)
-        query = query.where(column.pool.is_(None))
-        if wanted.owner is not None:
-            query = query.where(column.owner == wanted.owner)
-        if wanted.name is not None:
-            query = query.where(column.name == wanted.name)
-        if wanted.state is not None:
-            query = query.where(column.state == wanted.state.value)
-        else:
-            query = query.where(column.state != SandboxState.DELETED.value)
-        for key, value in wanted.labels.items():
-            query = query.where(column.labels[key].as_string() == value)
-        if after is not None:
-            older = column.created_us < after.created_us
-            query = query.where(older | ((column.created_us == after.created_us) & (column.id < after.id)))
-        with self._database.transaction() as connection:
-            rows = [_from_row(row) for row in connection.execute(query)]
-        last = rows[limit - 1] if len(rows) > limit else None
-        return rows[:limit], None if last is None else PageToken(last.created_us, last.id).encode()
-
-
-def _name_in_use(name: str | None) -> Conflict:
-    return Conflict(
-        f"a sandbox named {name!r} exists already",
-        hint="choose another name, or delete that sandbox first",
-        details={"kind": "sandbox", "name": name},
-    )
+        deleted = SandboxState.DELETED.value
+        state = column.state != deleted if wanted.state is None else column.state == wanted.state.value
+        query = select(sandboxes).where(column.pool.is_(None), state)
+        query = matching(query, sandboxes, wanted.labels, owner=wanted.owner, name=wanted.name)
+        return read_page(self._database, query, sandboxes, limit, after, _from_row)
 
 
 def _to_values(row: SandboxRow) -> dict[str, Any]:

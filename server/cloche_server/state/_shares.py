@@ -29,34 +29,28 @@ class ShareStore:
         self._database = database
 
     def add(self, row: ShareRow) -> None:
-        with self._database.transaction() as connection:
-            connection.execute(insert(shares).values(asdict(row)))
+        self._database.write(insert(shares).values(asdict(row)))
 
     def find(self, share_id: str) -> ShareRow | None:
         query = select(shares).where(shares.c.id == share_id)
-        with self._database.transaction() as connection:
-            row = connection.execute(query).one_or_none()
+        row = self._database.first(query)
         return None if row is None else ShareRow(**row._mapping)
 
     def list(self, sandbox_id: str, terminal_id: str, now_us: int) -> list[ShareRow]:
         """Those that are not over, oldest first."""
         here = (shares.c.sandbox_id == sandbox_id) & (shares.c.terminal_id == terminal_id)
         query = select(shares).where(here, shares.c.expires_us > now_us).order_by(shares.c.created_us, shares.c.id)
-        with self._database.transaction() as connection:
-            return [ShareRow(**row._mapping) for row in connection.execute(query)]
+        return [ShareRow(**row._mapping) for row in self._database.all(query)]
 
     def count(self, sandbox_id: str) -> int:
         query = select(func.count()).where(shares.c.sandbox_id == sandbox_id)
-        with self._database.transaction() as connection:
-            return int(connection.execute(query).scalar_one())
+        return self._database.count(query)
 
     def delete(self, share_id: str) -> None:
-        with self._database.transaction() as connection:
-            connection.execute(delete(shares).where(shares.c.id == share_id))
+        self._database.write(delete(shares).where(shares.c.id == share_id))
 
     def forget_useless(self, now_us: int) -> None:
         """Those that are over, and those of deleted sandboxes."""
         deleted = select(sandboxes.c.id).where(sandboxes.c.state == SandboxState.DELETED.value)
         useless = (shares.c.expires_us <= now_us) | shares.c.sandbox_id.in_(deleted)
-        with self._database.transaction() as connection:
-            connection.execute(delete(shares).where(useless))
+        self._database.write(delete(shares).where(useless))

@@ -7,13 +7,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from sqlalchemy import Row, delete, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
 
-from cloche.errors import Conflict
 from cloche.models import Resources, Snapshot, VolumeAttachment
 from cloche_server.clock import to_datetime
 from cloche_server.state._database import Database
-from cloche_server.state._sandboxes import PageToken
+from cloche_server.state._pages import PageToken, matching, read_page, unique_name
 from cloche_server.state._tables import snapshots
 
 SnapshotState = Literal["creating", "ready", "broken", "deleted"]
@@ -92,34 +90,27 @@ class SnapshotStore:
 
     def insert(self, row: SnapshotRow) -> None:
         """`Conflict` when the owner has a snapshot of that name."""
-        try:
-            with self._database.transaction() as connection:
-                connection.execute(insert(snapshots).values(_to_values(row)))
-        except IntegrityError as error:
-            raise _name_in_use(row.name) from error
+        with unique_name("snapshot", row.name):
+            self._database.write(insert(snapshots).values(_to_values(row)))
 
     def update(self, row: SnapshotRow, **changes: Any) -> SnapshotRow:
         """Writes the changed columns; returns the row as it is now."""
         changed = replace(row, **changes)
         values = {name: value for name, value in _to_values(changed).items() if name in changes}
-        with self._database.transaction() as connection:
-            connection.execute(update(snapshots).where(snapshots.c.id == row.id).values(values))
+        self._database.write(update(snapshots).where(snapshots.c.id == row.id).values(values))
         return changed
 
     def write(self, row: SnapshotRow) -> None:
         """All columns."""
-        with self._database.transaction() as connection:
-            connection.execute(update(snapshots).where(snapshots.c.id == row.id).values(_to_values(row)))
+        self._database.write(update(snapshots).where(snapshots.c.id == row.id).values(_to_values(row)))
 
     def remove(self, snapshot_id: str) -> None:
         """Of one that was never ready; one that was keeps its row."""
-        with self._database.transaction() as connection:
-            connection.execute(delete(snapshots).where(snapshots.c.id == snapshot_id))
+        self._database.write(delete(snapshots).where(snapshots.c.id == snapshot_id))
 
     def get(self, snapshot_id: str) -> SnapshotRow | None:
         """Also a deleted one."""
-        with self._database.transaction() as connection:
-            row = connection.execute(select(snapshots).where(snapshots.c.id == snapshot_id)).one_or_none()
+        row = self._database.first(select(snapshots).where(snapshots.c.id == snapshot_id))
         return None if row is None else _from_row(row)
 
     def count(self, owner: str) -> int:
@@ -127,67 +118,42 @@ class SnapshotStore:
         column = snapshots.c
         query = select(func.count()).select_from(snapshots)
         query = query.where(column.owner == owner, column.state != "deleted", column.template.is_(None))
-        with self._database.transaction() as connection:
-            return connection.execute(query).scalar_one()
+        return self._database.count(query)
 
     def find_by_name(self, owner: str, name: str) -> SnapshotRow | None:
         query = select(snapshots).where(
             snapshots.c.owner == owner, snapshots.c.name == name, snapshots.c.state != "deleted"
         )
-        with self._database.transaction() as connection:
-            row = connection.execute(query).one_or_none()
+        row = self._database.first(query)
         return None if row is None else _from_row(row)
 
     def with_state(self, *states: SnapshotState) -> list[SnapshotRow]:
         query = select(snapshots).where(snapshots.c.state.in_(states))
-        with self._database.transaction() as connection:
-            return [_from_row(row) for row in connection.execute(query)]
+        return [_from_row(row) for row in self._database.all(query)]
 
     def expired(self, now_us: int) -> list[SnapshotRow]:
         """Of those that are there; the ones that are still being made are not."""
         column = snapshots.c
         query = select(snapshots).where(column.state.in_(("ready", "broken")), column.expires_us <= now_us)
-        with self._database.transaction() as connection:
-            return [_from_row(row) for row in connection.execute(query)]
+        return [_from_row(row) for row in self._database.all(query)]
 
     def of_sandbox(self, sandbox_id: str) -> list[SnapshotRow]:
         """Oldest first; none that are deleted."""
         column = snapshots.c
         query = select(snapshots).where(column.sandbox_id == sandbox_id, column.state != "deleted")
-        with self._database.transaction() as connection:
-            return [_from_row(row) for row in connection.execute(query.order_by(column.created_us, column.id))]
+        return [_from_row(row) for row in self._database.all(query.order_by(column.created_us, column.id))]
 
     def parents(self, sandbox_id: str) -> dict[str, str | None]:
         """Of every snapshot this sandbox ever had, deleted ones included."""
         query = select(snapshots.c.id, snapshots.c.parent).where(snapshots.c.sandbox_id == sandbox_id)
-        with self._database.transaction() as connection:
-            return {row.id: row.parent for row in connection.execute(query)}
+        return {row.id: row.parent for row in self._database.all(query)}
 
     def list(self, wanted: SnapshotFilter, limit: int, after: PageToken | None) -> tuple[list[SnapshotRow], str | None]:
         """Newest first, and the token of the next page."""
-        column = snapshots.c
-        query = select(snapshots).where(column.state != "deleted")
-        query = query.order_by(column.created_us.desc(), column.id.desc()).limit(limit + 1)
-        for name in ("owner", "sandbox_id", "name"):
-            if (value := getattr(wanted, name)) is not None:
-                query = query.where(column[name] == value)
-        for key, value in wanted.labels.items():
-            query = query.where(column.labels[key].as_string() == value)
-        if after is not None:
-            older = column.created_us < after.created_us
-            query = query.where(older | ((column.created_us == after.created_us) & (column.id < after.id)))
-        with self._database.transaction() as connection:
-            rows = [_from_row(row) for row in connection.execute(query)]
-        last = rows[limit - 1] if len(rows) > limit else None
-        return rows[:limit], None if last is None else PageToken(last.created_us, last.id).encode()
-
-
-def _name_in_use(name: str | None) -> Conflict:
-    return Conflict(
-        f"a snapshot named {name!r} exists already",
-        hint="choose another name, or delete that snapshot first",
-        details={"kind": "snapshot", "name": name},
-    )
+        query = select(snapshots).where(snapshots.c.state != "deleted")
+        equal = {"owner": wanted.owner, "sandbox_id": wanted.sandbox_id, "name": wanted.name}
+        query = matching(query, snapshots, wanted.labels, **equal)
+        return read_page(self._database, query, snapshots, limit, after, _from_row)
 
 
 def _to_values(row: SnapshotRow) -> dict[str, Any]:

@@ -59,20 +59,17 @@ class TemplateStore:
         self._database = database
 
     def insert(self, row: TemplateRow) -> None:
-        with self._database.transaction() as connection:
-            connection.execute(insert(templates).values(**_to_values(row), log="", log_truncated=False))
+        self._database.write(insert(templates).values(**_to_values(row), log="", log_truncated=False))
 
     def update(self, row: TemplateRow, **changes: Any) -> TemplateRow:
         """Writes the changed columns; returns the row as it is now."""
         changed = replace(row, **changes)
         values = {name: value for name, value in _to_values(changed).items() if name in changes}
-        with self._database.transaction() as connection:
-            connection.execute(update(templates).where(_same(row)).values(values))
+        self._database.write(update(templates).where(_same(row)).values(values))
         return changed
 
     def write_log(self, row: TemplateRow, text: str, truncated: bool) -> None:
-        with self._database.transaction() as connection:
-            connection.execute(update(templates).where(_same(row)).values(log=text, log_truncated=truncated))
+        self._database.write(update(templates).where(_same(row)).values(log=text, log_truncated=truncated))
 
     def log(self, row: TemplateRow) -> tuple[str, bool]:
         """What was written last, and whether something is missing in its middle."""
@@ -83,19 +80,16 @@ class TemplateStore:
     def get(self, owner: str, name: str, version: int) -> TemplateRow | None:
         column = templates.c
         query = select(*_COLUMNS).where(column.owner == owner, column.name == name, column.version == version)
-        with self._database.transaction() as connection:
-            row = connection.execute(query).one_or_none()
+        row = self._database.first(query)
         return None if row is None else _from_row(row)
 
     def versions(self, owner: str, name: str) -> list[TemplateRow]:
         """All that ever were, oldest first."""
         query = select(*_COLUMNS).where(templates.c.owner == owner, templates.c.name == name)
-        with self._database.transaction() as connection:
-            return [_from_row(row) for row in connection.execute(query.order_by(templates.c.version))]
+        return [_from_row(row) for row in self._database.all(query.order_by(templates.c.version))]
 
     def with_state(self, state: str) -> list[TemplateRow]:
-        with self._database.transaction() as connection:
-            return [_from_row(row) for row in connection.execute(select(*_COLUMNS).where(templates.c.state == state))]
+        return [_from_row(row) for row in self._database.all(select(*_COLUMNS).where(templates.c.state == state))]
 
     def list(
         self, owner: str | None, limit: int, page: str | None, name: str | None = None
@@ -108,8 +102,7 @@ class TemplateStore:
             query = query.where(column.owner == owner)
         if name is not None:
             query = query.where(column.name == name)
-        with self._database.transaction() as connection:
-            rows = [_from_row(row) for row in connection.execute(query.offset(_offset(page)).limit(limit + 1))]
+        rows = [_from_row(row) for row in self._database.all(query.offset(_offset(page)).limit(limit + 1))]
         return rows[:limit], str(_offset(page) + limit) if len(rows) > limit else None
 
 

@@ -28,8 +28,7 @@ from cloche_server.auth import Principal
 from cloche_server.clock import Clock, now_us, to_datetime
 from cloche_server.drivers import VolumeMount
 from cloche_server.ids import new_volume_id
-from cloche_server.state import PageToken, VolumeFilter, VolumeRow, VolumeStore
-from cloche_server.state._volumes import name_in_use
+from cloche_server.state import PageToken, VolumeFilter, VolumeRow, VolumeStore, name_in_use
 from cloche_server.volumes._attaching import check_targets
 from cloche_server.volumes._file_system import (
     backing_file,
@@ -93,7 +92,7 @@ class VolumeService:
 
     def _check_new(self, owner: str, name: str) -> None:
         if self._store.find(owner, name) is not None:
-            raise name_in_use(name)
+            raise name_in_use("volume", name)
         count = self._store.count(owner)
         if count >= self._max_per_owner:
             raise LimitReached(
