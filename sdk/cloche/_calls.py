@@ -152,10 +152,6 @@ def context_path(sandbox_id: str, context_id: str) -> str:
     return f"{sandbox_path(sandbox_id)}/contexts/{segment('context', context_id)}"
 
 
-def run_path(sandbox_id: str, context_id: str, run_id: str) -> str:
-    return f"{context_path(sandbox_id, context_id)}/runs/{segment('run', run_id)}"
-
-
 def create_context(sandbox_id: str, body: models.ContextCreate) -> Call[models.Context]:
     path = f"{sandbox_path(sandbox_id)}/contexts"
     return Call("POST", path, _context, body=json_body(body), answer_within_s=CONTEXT_ANSWER_S)

@@ -282,7 +282,7 @@ async def cut_by(cloche: Harness, sandbox_id: str, what: str, directory: Path) -
         await change(cloche, sandbox_id, "suspend")
         return
     service = cloche.server.services.sandboxes
-    async with service.transition(sandbox_id, "snapshot"):
+    async with service.changes.hold(sandbox_id, "snapshot"):
         await service.save(service.registry.live[sandbox_id], directory / "snap", keep_running=True)
 
 
@@ -330,9 +330,9 @@ async def test_a_saved_sandbox_goes_on_in_the_same_life(cloche: Harness, short_d
 async def test_changes_of_one_sandbox_wait_for_one_another_and_say_for_what(cloche: Harness) -> None:
     sandbox_id = await cloche.sandbox()
     service = cloche.server.services.sandboxes
-    async with service.transition(sandbox_id, "fork"):
+    async with service.changes.hold(sandbox_id, "fork"):
         with pytest.raises(Conflict, match="under way: fork"):
-            async with service.transition(sandbox_id, "snapshot", bound_s=0.01):
+            async with service.changes.hold(sandbox_id, "snapshot", bound_s=0.01):
                 pass
         waiting = asyncio.create_task(change(cloche, sandbox_id, "suspend"))
         await asyncio.sleep(0)
@@ -351,7 +351,7 @@ async def test_a_delete_does_not_wait_for_what_is_under_way(cloche: Harness, wha
         await asyncio.sleep(3600)
 
     async def fork() -> None:
-        async with service.transition(sandbox_id, "fork"):
+        async with service.changes.hold(sandbox_id, "fork"):
             await never()
 
     if what == "resume":

@@ -256,7 +256,7 @@ async def test_one_that_is_called_at_the_last_moment_is_left_alone(cloche: Harne
     sandbox_id = await cloche.sandbox(lifecycle={"idle_timeout_s": 60})
     service = cloche.server.services.sandboxes
     guest = Guest(cloche, sandbox_id)
-    async with service.transition(sandbox_id, "snapshot"):
+    async with service.changes.hold(sandbox_id, "snapshot"):
         clock.passes(61)
         await until(lambda: guest.asked == 1)
         call = await cloche.client.post(f"/v1/sandboxes/{sandbox_id}/contexts/default/interrupt")

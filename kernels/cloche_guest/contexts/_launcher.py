@@ -78,11 +78,6 @@ class Launcher:
         self._modules: list[str] = []
         self._life = os.pipe()
 
-    @property
-    def zygote_pid(self) -> int | None:
-        """Of the zygote, while there is one."""
-        return self._zygote.pid if self._zygote is not None and self._zygote.is_alive else None
-
     async def launch(self, launch: Launch, ready: int, log_end: int) -> Launched:
         """Start a kernel; it writes to `ready` when it is, and its own words to `log_end`.
 

@@ -31,10 +31,6 @@ MAX_WATCHES: Final = 32
 Json = dict[str, Any]
 
 
-class _Ended(Exception):
-    """The worker's side is closed."""
-
-
 class Operation:
     """One operation, as an async context manager; leaving gives up what is not done yet."""
 

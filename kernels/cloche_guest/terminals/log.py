@@ -5,8 +5,8 @@ Rules
 * Offsets count every byte ever put out, from 0. Readers are cursors walking forward; old and new bytes are one path.
 * The log is a list of segments of about 64 KiB. A segment begins at parser ground and knows the modes and the size in
   force there, so reading may begin at any segment. Whole segments are dropped, never bytes: a cut sequence cannot happen.
-* A sequence longer than a segment lets it grow to `MAX_SEGMENT_BYTES`; the segment after it is marked unsafe (it begins
-  inside the sequence).
+* A sequence longer than a segment lets it grow to `MAX_SEGMENT_BYTES`; the segment after it begins inside the
+  sequence.
 * Bytes of the alternate screen are in segments of their own, with a budget of their own: a busy full-screen program must
   not push out the shell's output under it (measured: tail logs restored 8 % of "vim left" screens). Ended sessions are
   dropped first and as a whole.
@@ -86,15 +86,14 @@ Item = Chunk | SizeChange | Hole
 
 
 class _Segment:
-    __slots__ = ("data", "end_modes", "modes", "offset", "safe", "session", "size")
+    __slots__ = ("data", "end_modes", "modes", "offset", "session", "size")
 
-    def __init__(self, offset: int, modes: Modes, size: Dimensions, session: int, *, safe: bool) -> None:
+    def __init__(self, offset: int, modes: Modes, size: Dimensions, session: int) -> None:
         self.offset = offset
         self.modes = modes
         self.end_modes = modes
         self.size = size
         self.session = session
-        self.safe = safe
         self.data: bytes | bytearray = bytearray()
 
     @property
@@ -113,7 +112,7 @@ class OutputLog:
         self.head = 0
         self._normal_budget = normal_bytes
         self._alternate_budget = alternate_bytes
-        self._segments = [_Segment(0, FRESH, size, 0, safe=True)]
+        self._segments = [_Segment(0, FRESH, size, 0)]
         self._sizes = [SizeChange(0, size, 0)]
         self._bytes = {False: 0, True: 0}
         self._sessions = 0
@@ -132,11 +131,6 @@ class OutputLog:
     def oldest_size(self) -> Dimensions:
         """In force at `oldest`."""
         return self._segments[0].size
-
-    @property
-    def oldest_is_safe(self) -> bool:
-        """Whether the parser is at ground at `oldest`."""
-        return self._segments[0].safe
 
     @property
     def alternate(self) -> bool:
@@ -244,15 +238,15 @@ class OutputLog:
         if ground > self._open.offset:
             self._split(ground, self.tracker.snapshot(), self._open.session)
         elif len(self._open.data) >= MAX_SEGMENT_BYTES:
-            self._split(self.head, self.tracker.snapshot(), self._open.session, safe=False)
+            self._split(self.head, self.tracker.snapshot(), self._open.session)
 
-    def _split(self, offset: int, modes: Modes, session: int, *, safe: bool = True, keep_empty: bool = False) -> None:
+    def _split(self, offset: int, modes: Modes, session: int, *, keep_empty: bool = False) -> None:
         """End the open segment at `offset` and begin another. What lies behind `offset` moves into it."""
         old = self._open
         at = max(0, offset - old.offset)
         assert isinstance(old.data, bytearray)
         rest = bytes(old.data[at:])
-        new = _Segment(old.offset + at, modes, self._size_for(old.offset + at), session, safe=safe)
+        new = _Segment(old.offset + at, modes, self._size_for(old.offset + at), session)
         new.data += rest
         self._bytes[old.session != 0] -= len(rest)
         self._bytes[session != 0] += len(rest)

@@ -27,9 +27,6 @@ EARLY_WEIGHT: Final = 1
 """The least there is: who stands still to be saved goes first. With 25 on two cores its pause was longer by a half, for a
 child that was ready 30 ms sooner."""
 
-UNLIMITED_V1: Final = 1 << 62
-"""A v1 memory limit of this or more means none: the kernel shows PAGE_COUNTER_MAX, near 2**63."""
-
 
 class Controller(StrEnum):
     """The controllers this project uses; CPUACCT is part of CPU on version 2."""

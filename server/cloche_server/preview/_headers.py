@@ -72,10 +72,6 @@ class Border:
     is_api: Callable[[str], bool]
 
     @property
-    def inner_origin(self) -> str:
-        return f"http://localhost:{self.host.port}"
-
-    @property
     def outer_origin(self) -> str:
         return f"{self.scheme}://{self.host.authority}"
 

@@ -49,6 +49,8 @@ class Changes:
     @asynccontextmanager
     async def hold(self, sandbox_id: str, what: str, bound_s: float = WAIT_S) -> AsyncIterator[None]:
         """``what``: a word for messages, such as "suspend". The body may be cancelled by a delete; that is `Gone` outside.
+        Look at the row again inside: it may have changed while this waited. Not reentrant: `SandboxService.pause`,
+        ``suspend``, ``stop`` and ``resume`` take it by themselves.
 
         Raises:
             Conflict: the change before did not end within ``bound_s``.

@@ -7,7 +7,7 @@ A client that goes away changes nothing: whatever takes time is a task of this s
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from cloche_server.drivers import Driver, WhenSaved
 from cloche_server.lifecycle import Event
 from cloche_server.metrics import Metrics
 from cloche_server.sandboxes._binding import Binding
-from cloche_server.sandboxes._changes import WAIT_S, Changes
+from cloche_server.sandboxes._changes import Changes
 from cloche_server.sandboxes._creating import Claim, Creating, check_policy
 from cloche_server.sandboxes._drivers import DriverSet
 from cloche_server.sandboxes._ending import Ending
@@ -219,16 +219,6 @@ class SandboxService:
             check_policy(wanted.lifecycle, driver)
         return self.registry.update(sandbox_id, **changes)
 
-    def transition(self, sandbox_id: str, what: str, bound_s: float = WAIT_S) -> AbstractAsyncContextManager[None]:
-        """``async with``: one change of a sandbox at a time. ``what`` is one word for messages ("fork").
-
-        A second one waits for at most ``bound_s``, then `Conflict` names what is under way. A delete does not wait: the
-        body sees its task cancelled, must leave nothing that `Driver.destroy` would not find, and outside it is `Gone`.
-        Look at the row again inside: it may have changed while this waited. Not reentrant: `pause`, `suspend`, `stop`
-        and `resume` take it by themselves. To go on when the caller goes away: ``service.changes.run``.
-        """
-        return self.changes.hold(sandbox_id, what, bound_s)
-
     async def save(
         self,
         live: Live,
@@ -241,8 +231,8 @@ class SandboxService:
     ) -> Saved:
         """Memory (where the driver can) and files of one instant into ``directory``, which must not exist.
 
-        Inside a `transition`, of a sandbox that is running. Streams are cut and go on by their cursors; plain calls under
-        way have one second to end, then fail with a retryable ``sandbox_unreachable``; new ones wait. ``end_all``
+        Inside a change (`Changes.hold`), of a sandbox that is running. Streams are cut and go on by their cursors; plain
+        calls under way have one second to end, then fail with a retryable ``sandbox_unreachable``; new ones wait. ``end_all``
         ends contexts, processes and terminals first. With ``keep_running`` false the directory is all there is
         afterwards, and the sandbox is not live any more. The row is the caller's to change.
 

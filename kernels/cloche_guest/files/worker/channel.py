@@ -138,20 +138,19 @@ def speaking_of(path: str) -> Iterator[None]:
         raise refusal(error, path) from error
 
 
-def open_regular(path: str, flags: int, mode: int = 0o666, *, dir_fd: int | None = None) -> int:
+def open_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
     """A descriptor of a regular file. Never waits: FIFOs would, and devices may do anything when they are read.
 
     Raises:
         Refused: it is something else.
     """
-    shown = path
-    fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode, dir_fd=dir_fd)
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666, dir_fd=dir_fd)
     kind = os.fstat(fd).st_mode
     if stat.S_ISREG(kind):
         return fd
     os.close(fd)
     code = "is_directory" if stat.S_ISDIR(kind) else "not_regular_file"
-    raise Refused(code, f"{printable(shown)} is {'a directory' if stat.S_ISDIR(kind) else 'no regular file'}")
+    raise Refused(code, f"{printable(path)} is {'a directory' if stat.S_ISDIR(kind) else 'no regular file'}")
 
 
 def copy_out(fd: int, size: int | None, channel: Channel) -> int:
