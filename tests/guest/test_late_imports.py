@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from guest_process import Context, wait_for
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+from guest_process import Context, Guest, wait_for
+
+from cloche_guest.kernel_side._late_package import postpone
 
 ASK_THE_DEBUGGER = """
 import sys, threading
@@ -53,3 +60,46 @@ def test_all_of_jupyter_client_is_there_for_a_cell(context: Context) -> None:
     code = "import jupyter_client; jupyter_client.KernelManager.__name__, jupyter_client.__version__[:1].isdigit()"
     assert context.value(code) == "('KernelManager', True)"
     assert context.value("type(jupyter_client)") == "module"
+
+
+OWN = ("asttokens", "debugpy", "executing", "jedi", "parso", "pexpect", "ptyprocess", "pure_eval", "stack_data")
+
+
+def test_files_of_the_user_are_not_taken_for_packages_of_the_kernel(guest: Guest, tmp_path: Path) -> None:
+    """Completion ran a `jedi.py` of the working directory; one that calls `sys.exit` ended the thread of all questions."""
+    for name in (*OWN, "mine"):
+        (tmp_path / f"{name}.py").write_text(f"open('ran', 'a').write('{name} ')\nraise SystemExit(3)")
+    context = guest.create(cwd=str(tmp_path))
+    completed = guest.call("POST", f"{context.path}/complete", {"code": "impo"})
+    assert "import" in completed["matches"]
+    assert context.run("1 / 0")["error"]["name"] == "ZeroDivisionError"
+    assert context.run("!true")["status"] == "ok"
+    context.ok(ASK_THE_DEBUGGER)
+    wait_for(lambda: context.value("asking.is_alive()") == "False", "the debugger's answers")
+    assert context.value("[reply['success'] for reply in replies.values() if reply]") == "[True, True, True]"
+    assert not (tmp_path / "ran").exists()
+    assert context.run("import mine")["error"]["name"] == "SystemExit"
+    assert (tmp_path / "ran").read_text() == "mine "
+
+
+def test_tracebacks_and_completion_do_without_sys_path(context: Context) -> None:
+    context.ok("import sys; sys.path.clear()")
+    error = context.run("1 / 0")["error"]
+    assert error["name"] == "ZeroDivisionError"
+    assert "ModuleNotFoundError" not in "".join(error["traceback"])
+
+
+def test_a_late_package_whose_code_was_interrupted_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late_one.py").write_text("import late_switch\nlate_switch.pull()\nvalue = 7\n")
+    (tmp_path / "late_switch.py").write_text("def pull(): raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    postpone("late_one")
+    package = importlib.import_module("late_one")
+    with pytest.raises(KeyboardInterrupt):
+        _ = package.value
+    importlib.import_module("late_switch").pull = lambda: None
+    assert package.value == 7
+    for name in ("late_one", "late_switch"):
+        del sys.modules[name]

@@ -25,7 +25,11 @@ class _LatePackage(ModuleType):
                 _become(self, ModuleType)
                 assert self.__spec__ is not None  # see `postpone`
                 assert self.__spec__.loader is not None
-                self.__spec__.loader.exec_module(self)
+                try:
+                    self.__spec__.loader.exec_module(self)
+                except BaseException:  # an interrupt; the next who wants a name tries again, as with any import
+                    _become(self, _LatePackage)
+                    raise
         return getattr(self, name)
 
 
