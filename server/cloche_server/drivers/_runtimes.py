@@ -95,6 +95,11 @@ class Runtime(Protocol):
         """True for the helper of the sandbox with these paths, and for no other process."""
 
 
+def saves_memory(runtime: Runtime) -> bool:
+    """With its sandboxes' files, so that a start goes on where the save was."""
+    return "memory_snapshot" in runtime.capabilities
+
+
 @dataclass(frozen=True, slots=True)
 class Gvisor:
     """runsc. The copy-on-write layer is one unlinked file on the sandbox's disk image, so the image is its limit."""

@@ -24,7 +24,7 @@ from cloche_server.drivers._early import RestoreFailed, restore_when_saved
 from cloche_server.drivers._launch_orders import LaunchOrders, launcher_environment, pick_stage
 from cloche_server.drivers._layout import Layout, SandboxPaths
 from cloche_server.drivers._oci_spec import OPEN_FILES, build_config
-from cloche_server.drivers._runtimes import Runtime
+from cloche_server.drivers._runtimes import Runtime, saves_memory
 
 _LAUNCHER: Final = Path(__file__).with_name("_launcher.py")
 
@@ -55,7 +55,7 @@ async def start_once(
     spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup, saved: WhenSaved | None = None
 ) -> None:
     """`AttemptFailed`, or `OSError`, `LookupError` or `ValueError` from the preparations, or what ``saved`` raises."""
-    early = saved is not None and not saved.done() and "memory_snapshot" in runtime.capabilities
+    early = saved is not None and not saved.done() and saves_memory(runtime)
     if saved is not None and not early:
         await asyncio.shield(saved)
         check_checkpoint(spec, runtime)

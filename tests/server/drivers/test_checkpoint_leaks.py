@@ -124,9 +124,10 @@ def test_whose_removal_has_begun_does_not_run(
     async def die(*_: object) -> None:
         raise InternalError("killed here")
 
-    monkeypatch.setattr(dying, "_remove_cgroup", die)
+    monkeypatch.setattr("cloche_server.drivers._oci_driver.remove_cgroup", die)
     with pytest.raises(InternalError):
         asyncio.run(dying.destroy(source.id))
+    monkeypatch.undo()
     assert asyncio.run(later.inspect(source.id)).state is RunState.UNKNOWN
     assert source.id in asyncio.run(later.list())
     asyncio.run(later.destroy(source.id))
