@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import click
@@ -23,7 +23,7 @@ from bench import suspend as suspend_bench
 from bench import terminals as terminals_bench
 from bench import watches as watches_bench
 from bench._gateway import Gateway
-from bench._report import report
+from bench._report import Table, report
 from cloche import Client, ClocheError
 
 drivers_option = click.option("--driver", "drivers", multiple=True, help="[default: all that work]; repeatable.")
@@ -59,9 +59,7 @@ def cells(image: str | None, drivers: Sequence[str], code: str, n: int, gateway:
 @json_option
 def create(image: str | None, drivers: Sequence[str], code: str, n: int, as_json: bool) -> None:
     """Cold create to first result."""
-    with Client() as client:
-        tables = [create_bench.measure(client, image, driver, code, n) for driver in drivers or working(client)]
-    report(tables, as_json=as_json)
+    on_each(drivers, lambda client, driver: [create_bench.measure(client, image, driver, code, n)], as_json=as_json)
 
 
 @bench.command()
@@ -72,9 +70,7 @@ def create(image: str | None, drivers: Sequence[str], code: str, n: int, as_json
 @json_option
 def contexts(image: str | None, drivers: Sequence[str], code: str, n: int, as_json: bool) -> None:
     """New context to first result."""
-    with Client() as client:
-        tables = [contexts_bench.measure(client, image, driver, code, n) for driver in drivers or working(client)]
-    report(tables, as_json=as_json)
+    on_each(drivers, lambda client, driver: [contexts_bench.measure(client, image, driver, code, n)], as_json=as_json)
 
 
 @bench.command()
@@ -105,11 +101,7 @@ def soak(
 @json_option
 def process(image: str | None, drivers: Sequence[str], n: int, as_json: bool) -> None:
     """Start to exit of `true`, and log throughput."""
-    with Client() as client:
-        tables = [
-            table for driver in drivers or working(client) for table in process_bench.measure(client, image, driver, n)
-        ]
-    report(tables, as_json=as_json)
+    on_each(drivers, lambda client, driver: process_bench.measure(client, image, driver, n), as_json=as_json)
 
 
 @bench.command()
@@ -120,13 +112,7 @@ def process(image: str | None, drivers: Sequence[str], n: int, as_json: bool) ->
 @json_option
 def preview(image: str | None, drivers: Sequence[str], n: int, large: int, as_json: bool) -> None:
     """An app through its preview, against a client beside it in the sandbox."""
-    with Client() as client:
-        tables = [
-            table
-            for driver in drivers or working(client)
-            for table in preview_bench.measure(client, image, driver, n, large)
-        ]
-    report(tables, as_json=as_json)
+    on_each(drivers, lambda client, driver: preview_bench.measure(client, image, driver, n, large), as_json=as_json)
 
 
 @bench.command()
@@ -150,11 +136,11 @@ def terminal(image: str | None, drivers: Sequence[str], n: int, as_json: bool) -
 @json_option
 def files(image: str | None, drivers: Sequence[str], files: int, large_mb: int, n: int, as_json: bool) -> None:
     """Many small files and a large one, by programs and over the API."""
-    with Client() as client:
-        tables = [
-            files_bench.measure(client, image, driver, files, large_mb, n) for driver in drivers or working(client)
-        ]
-    report(tables, as_json=as_json)
+    on_each(
+        drivers,
+        lambda client, driver: [files_bench.measure(client, image, driver, files, large_mb, n)],
+        as_json=as_json,
+    )
 
 
 @bench.command()
@@ -165,9 +151,7 @@ def files(image: str | None, drivers: Sequence[str], files: int, large_mb: int, 
 @json_option
 def watch(image: str | None, drivers: Sequence[str], n: int, files: int, as_json: bool) -> None:
     """From a change of a file to the event at a client."""
-    with Client() as client:
-        tables = [watches_bench.measure(client, image, driver, n, files) for driver in drivers or working(client)]
-    report(tables, as_json=as_json)
+    on_each(drivers, lambda client, driver: [watches_bench.measure(client, image, driver, n, files)], as_json=as_json)
 
 
 @bench.command()
@@ -179,9 +163,9 @@ def watch(image: str | None, drivers: Sequence[str], n: int, files: int, as_json
 @json_option
 def claim(image: str | None, drivers: Sequence[str], code: str, n: int, cold: int, as_json: bool) -> None:
     """A create out of a warm pool to its first result, against a cold one."""
-    with Client() as client:
-        tables = [claim_bench.measure(client, image, driver, code, n, cold) for driver in drivers or working(client)]
-    report(tables, as_json=as_json)
+    on_each(
+        drivers, lambda client, driver: [claim_bench.measure(client, image, driver, code, n, cold)], as_json=as_json
+    )
 
 
 @bench.command()
@@ -193,9 +177,9 @@ def claim(image: str | None, drivers: Sequence[str], code: str, n: int, cold: in
 @json_option
 def burst(image: str | None, drivers: Sequence[str], code: str, n: int, cold: int, as_json: bool) -> None:
     """Many creates in one moment; all must succeed."""
-    with Client() as client:
-        tables = [burst_bench.measure(client, image, driver, code, n, cold) for driver in drivers or working(client)]
-    report(tables, as_json=as_json)
+    on_each(
+        drivers, lambda client, driver: [burst_bench.measure(client, image, driver, code, n, cold)], as_json=as_json
+    )
 
 
 @bench.command()
@@ -205,9 +189,7 @@ def burst(image: str | None, drivers: Sequence[str], code: str, n: int, cold: in
 @json_option
 def density(image: str | None, drivers: Sequence[str], n: int, as_json: bool) -> None:
     """Memory of an idle sandbox with a live kernel. Nothing else should run on the machine."""
-    with Client() as client:
-        tables = [density_bench.measure(client, image, driver, n) for driver in drivers or working(client)]
-    report(tables, as_json=as_json)
+    on_each(drivers, lambda client, driver: [density_bench.measure(client, image, driver, n)], as_json=as_json)
 
 
 @bench.command()
@@ -234,6 +216,13 @@ def suspend(image: str | None, megabytes: int, n: int, as_json: bool) -> None:
         table, disk_bytes = suspend_bench.measure(client, image, megabytes, n)
     report([table], as_json=as_json)
     click.echo(f"on disk while it is suspended: {disk_bytes / 1e6:.0f} MB", err=True)
+
+
+def on_each(drivers: Sequence[str], measure: Callable[[Client, str], Sequence[Table]], *, as_json: bool) -> None:
+    """Print what ``measure`` finds on each of these drivers, or on all that work."""
+    with Client() as client:
+        tables = [table for driver in drivers or working(client) for table in measure(client, driver)]
+    report(tables, as_json=as_json)
 
 
 def working(client: Client) -> list[str]:
