@@ -1,1 +1,1 @@
-"""Side-by-side measurements: ``python -m bench cells|create|contexts``. See docs/performance.md for results."""
+"""Side-by-side measurements; `bench.__main__` has the commands, docs/performance.md results."""
