@@ -134,23 +134,26 @@ def test_files_and_trees_of_this_machine(sandbox: Sandbox, tmp_path: Path) -> No
 
 
 def test_a_watch(sandbox: Sandbox) -> None:
+    """e2b-dev/E2B#676: one of the clients could not watch recursively."""
     sandbox.files.mkdir("w")
     with sandbox.files.watch("w", coalesce_ms=0) as watch:
         start = watch.info.cursor
         assert watch.changes_since(start).status == "unchanged"
         sandbox.files.write("w/a", b"1")
         sandbox.files.move("w/a", b"w/caf\xe9")
+        sandbox.files.write("w/deep/down/b", b"2", parents=True)
         seen = []
         for change in watch:
             seen.append((change.kind, change.path, change.destination))
-            if change.kind == "move":
+            if change.path == "deep/down/b":
                 break
         assert seen[0][:2] == ("create", "a")
-        assert seen[-1] == ("move", "a", os.fsdecode(b"caf\xe9"))
+        assert ("move", "a", os.fsdecode(b"caf\xe9")) in seen
         assert watch.changes_since(start).status == "changed"
 
 
 async def test_the_same_awaited(server: ServerProcess, sandbox: Sandbox, repository: str, tmp_path: Path) -> None:
+    """e2b-dev/E2B#676: one of the clients could not watch recursively."""
     async with AsyncClient(server.url, server.key) as client:
         same = await AsyncSandbox.connect(sandbox.id, client=client)
         (tmp_path / "f").write_bytes(b"x" * 1_000_000)
@@ -166,10 +169,13 @@ async def test_the_same_awaited(server: ServerProcess, sandbox: Sandbox, reposit
         assert (cloned.branch, "Receiving objects" in seen) == ("main", True)
         await same.files.mkdir("aw")
         async with await same.files.watch("aw") as watch:
-            await same.files.write("aw/b", b"")
+            await same.files.write("aw/deep/b", b"", parents=True)
+            paths = []
             async for change in watch:
-                assert (change.kind, change.path) == ("create", "b")
-                break
+                paths.append((change.kind, change.path))
+                if change.path == "deep/b":
+                    break
+            assert paths == [("create", "deep"), ("create", "deep/b")]
 
 
 def cli(server: ServerProcess, *arguments: str, **options: object) -> subprocess.CompletedProcess[bytes]:

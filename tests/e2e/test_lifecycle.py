@@ -17,6 +17,7 @@ from cloche import Client, Sandbox, SandboxNotRunning
 
 from . import inside
 from .server_process import ServerProcess
+from .test_terminals import attach, open_terminal
 
 Make = Callable[..., str]
 
@@ -50,7 +51,7 @@ def becomes(client: httpx.Client, sandbox_id: str, state: str, bound_s: float = 
 
 
 def test_memory_and_files_are_exact_after_every_suspend(client: httpx.Client, make_sandbox: Make) -> None:
-    """A public failure elsewhere: what was written after the second resume was lost."""
+    """e2b-dev/E2B#884: what was written after the second resume was lost; #736, #582: it answered 500 or 404."""
     box = make_sandbox(driver="gvisor")
     run(client, box, "log = []")
     for n in range(6):
@@ -123,6 +124,7 @@ def test_the_journal_tells_of_a_pause_and_a_suspend(client: httpx.Client, make_s
 def test_a_stop_keeps_files_and_services_and_ends_the_rest(
     client: httpx.Client, make_sandbox: Make, driver: str
 ) -> None:
+    """agentuity/sdk#1161, #1189: files were gone after a resume."""
     box = make_sandbox(driver=driver)
     url = f"/v1/sandboxes/{box}"
     run(client, box, "x = 1; print('kept', file=open('/workspace/f', 'w'))")
@@ -148,11 +150,14 @@ def _until_written(client: httpx.Client, box: str, text: str) -> None:
 
 
 def test_an_idle_sandbox_is_suspended_a_busy_one_is_not_and_the_last_write_is_kept(
-    client: httpx.Client, make_sandbox: Make
+    server: ServerProcess, client: httpx.Client, make_sandbox: Make
 ) -> None:
+    """e2b-dev/E2B#1104: a suspend by timeout lost the last writes, one by hand did not. daytonaio/daytona#4805: a dead client
+    kept it awake. cloudflare/sandbox-sdk#316: the policy was forgotten when it had slept."""
     box = make_sandbox(driver="gvisor", lifecycle={"idle_timeout_s": 1})
     url = f"/v1/sandboxes/{box}/contexts/default/runs"
     code = "import time; time.sleep(4); print('last', file=open('/workspace/f', 'w'))"
+    dead = attach(server, box, open_terminal(client, box, "cat"))  # it reads nothing and says nothing from here on
     with client.stream("GET", f"/v1/sandboxes/{box}/events") as reader:  # merely connected
         lines = reader.iter_lines()
         next(lines)
@@ -166,6 +171,8 @@ def test_an_idle_sandbox_is_suspended_a_busy_one_is_not_and_the_last_write_is_ke
     client.get(f"/v1/sandboxes/{box}/contexts")
     assert state_of(client, box) == "suspended"
     assert run(client, box, "print(open('/workspace/f').read())") == "last\n\n"
+    assert client.get(f"/v1/sandboxes/{box}").json()["lifetime"]["idle_at"] is not None
+    dead.close()
 
 
 def test_a_terminal_is_told_and_shows_the_same_shell_when_it_comes_back(server: ServerProcess) -> None:

@@ -351,7 +351,8 @@ def test_the_client_of_vite_connects(site: Site, visitor: httpx.Client) -> None:
 
 
 def test_a_page_waits_for_its_port_and_outlives_its_program(site: Site) -> None:
-    """cloudflare/sandbox-sdk#829: a URL was "stale" although everything was well again."""
+    """cloudflare/sandbox-sdk#829: a URL was "stale" although everything was well again; TanStack/ai#992: one of before the
+    restart was kept and led nowhere."""
     other = Site(site.server, site.client, site.sandbox_id, 8001)
     other.api("POST", other.path, {})
     cookie = other.cookie()

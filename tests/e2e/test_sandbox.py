@@ -8,6 +8,8 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 
 import httpx
 
@@ -32,6 +34,31 @@ def test_cells_build_on_each_other(client: httpx.Client, make_sandbox: Make, dri
     assert (shown["driver"], shown["state"]) == (driver, "running")
     run(client, sandbox_id, "import os; x = os.environ['GREETING']")
     assert text(run(client, sandbox_id, "x + '!'")) == "'hello!'"
+
+
+def command_lines() -> bytes:
+    """Of every process of this machine."""
+    found = b""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found += path.read_bytes() + b"\n"
+    return found
+
+
+def test_values_of_the_environment_arrive_exactly_and_are_in_nobodys_command_line(
+    client: httpx.Client, make_sandbox: Make, driver: str
+) -> None:
+    """superradcompany/microsandbox#1364: double quotes were corrupted; #997: secrets were in command lines of the host, for
+    everybody to see. e2b-dev/E2B#1154: a single quote began another command."""
+    value = 'it\'s "a" secret-in-env; $HOME `id` \\ \u00e9\n\tend '
+    sandbox_id = make_sandbox(driver=driver, env={"VALUE": value})
+    assert text(run(client, sandbox_id, "import os; print(repr(os.environ['VALUE']), end='')")) == repr(value)
+    body = {"argv": ["printenv", "VALUE"]}
+    done = client.post(f"/v1/sandboxes/{sandbox_id}/exec", json=body).json()
+    assert done["stdout"]["data"]["text"] == value + "\n"
+    seen = command_lines()
+    assert sandbox_id.encode() in seen or b"cloche_guest" in seen
+    assert b"secret-in-env" not in seen
 
 
 def test_the_strongest_driver_is_the_default_and_is_named(server: ServerProcess, client: httpx.Client) -> None:

@@ -56,7 +56,7 @@ def cleared(client: httpx.Client) -> Iterator[None]:
 def test_the_state_is_exact_after_every_restore_with_writes_between(
     client: httpx.Client, make_sandbox: Callable[..., str], cleared: None
 ) -> None:
-    """Public failure of others: writes were lost after the second resume."""
+    """e2b-dev/E2B#884: writes were lost after the second resume."""
     sandbox_id = make_sandbox(driver="gvisor", name="rolled")
     inside.run(client, sandbox_id, "values = []")
     epochs = set()
@@ -83,6 +83,7 @@ def test_the_state_is_exact_after_every_restore_with_writes_between(
 def test_files_are_rolled_back_on_both_drivers(
     client: httpx.Client, make_sandbox: Callable[..., str], driver: str, cleared: None
 ) -> None:
+    """cloudflare/sandbox-sdk#642: what had been restored was empty when the session had gone."""
     sandbox_id = make_sandbox(driver=driver)
     inside.write(client, sandbox_id, "/workspace/a", "one")
     made = inside.snapshot(client, sandbox_id, memory=False)
@@ -101,6 +102,7 @@ def test_files_are_rolled_back_on_both_drivers(
 def test_an_archive_is_a_sandbox_with_its_memory(
     client: httpx.Client, make_sandbox: Callable[..., str], driver: str, cleared: None
 ) -> None:
+    """cloudflare/sandbox-sdk#432: there was no way to keep a backup of one's own."""
     sandbox_id = make_sandbox(driver=driver)
     inside.run(client, sandbox_id, 'x = 41; open("/workspace/a", "w").write("one")')
     made = inside.snapshot(client, sandbox_id, name="carried")

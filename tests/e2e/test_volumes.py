@@ -108,6 +108,7 @@ def test_two_sandboxes_write_one_volume_and_a_third_only_reads(connected: Client
 
 
 def test_a_full_volume_is_full_for_itself_alone(connected: Client, volume_id: str, driver: str) -> None:
+    """superradcompany/microsandbox#1007: a guest could fill the host's disk through a shared mount."""
     with (
         Sandbox.create(client=connected, driver=driver, volumes={"/data": "data"}) as sandbox,
         Sandbox.create(client=connected, driver=driver) as bystander,

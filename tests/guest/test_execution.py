@@ -41,7 +41,8 @@ async def ended(*facts: Replied | Idle, stop: StopReason | None = None, restarte
         ((), None, False, DEATH, RunStatus.FAILED),
         ((OK,), None, False, DEATH, RunStatus.FAILED),  # half of it: never success without having seen it
         ((OK, Idle()), None, False, DEATH, RunStatus.OK),  # it was over when the kernel ended
-        ((Idle(),), None, False, None, RunStatus.ERROR),  # the reply was lost: sandbox-sdk#873 invented a success
+        # The reply was lost: sandbox-sdk#873 invented a success, opensandbox#1206 waited on.
+        ((Idle(),), None, False, None, RunStatus.ERROR),
     ],
 )
 async def test_verdicts(

@@ -166,6 +166,7 @@ def test_only_what_comes_from_now_on(processes: Processes) -> None:
 
 
 def test_several_conditions_all_and_any(processes: Processes) -> None:
+    """cloudflare/sandbox-sdk#270, #297: there was no way to wait for an event, or for the end."""
     process_id = processes.start(shell="echo one; sleep 0.2; echo two; sleep 0.2; exit 0")
     first = processes.wait(process_id, log("one"), log("never"), mode="any")
     assert [result["met"] for result in first["results"]] == [True, False]

@@ -82,7 +82,7 @@ def test_exec_gives_a_result(link: Link) -> None:
 
 
 def test_exec_tells_of_output_while_it_comes(link: Link) -> None:
-    """e2b-dev/E2B#1259: callbacks were not awaited by the wait."""
+    """e2b-dev/E2B#1259: callbacks were not awaited by the wait; TanStack/ai#807: they were never called."""
     out: list[str] = []
     result = run(link, "echo one; sleep 0.2; printf 'é'; sleep 0.1", on_stdout=out.append)
     assert "".join(out) == result.stdout == "one\né"

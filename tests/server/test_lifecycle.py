@@ -101,6 +101,7 @@ async def test_epochs_say_whether_memory_went_on(cloche: Harness) -> None:
 
 
 async def test_a_handle_of_a_life_whose_memory_is_gone_is_stale(cloche: Harness) -> None:
+    """cloudflare/sandbox-sdk#158, #779, #833: handles of before a restart acted on what was there afterwards."""
     sandbox_id = await cloche.sandbox()
     old = (await cloche.client.get(f"/v1/sandboxes/{sandbox_id}")).json()["epoch"]
     await change(cloche, sandbox_id, "suspend")
@@ -121,6 +122,7 @@ async def test_an_epoch_that_can_be_none_is_refused(cloche: Harness) -> None:
 
 @pytest.mark.parametrize("what", ["pause", "suspend", "stop"])
 async def test_looking_neither_wakes_nor_counts_as_activity(cloche: Harness, what: str) -> None:
+    """daytonaio/daytona#4805: what only watches kept a sandbox from being stopped."""
     sandbox_id = await cloche.sandbox()
     url = f"/v1/sandboxes/{sandbox_id}"
     active = (await cloche.client.get(url)).json()["last_activity_at"]

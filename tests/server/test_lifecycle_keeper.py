@@ -75,6 +75,7 @@ async def settled(cloche: Harness) -> None:
 
 @pytest.mark.parametrize(("action", "state"), [("suspend", "suspended"), ("stop", "stopped"), ("delete", "deleted")])
 async def test_an_idle_sandbox_is_put_to_rest(cloche: Harness, clock: Time, action: str, state: str) -> None:
+    """cloudflare/sandbox-sdk#319, #624: the idle time that was asked for was ignored."""
     sandbox_id = await cloche.sandbox(lifecycle={"idle_timeout_s": 60, "idle_action": action})
     guest = Guest(cloche, sandbox_id)
     clock.passes(59)
@@ -86,6 +87,7 @@ async def test_an_idle_sandbox_is_put_to_rest(cloche: Harness, clock: Time, acti
 
 
 async def test_a_busy_cell_is_never_suspended_and_its_end_begins_the_time_anew(cloche: Harness, clock: Time) -> None:
+    """cloudflare/sandbox-sdk#345, #476, #101: sandboxes were put to sleep while they worked."""
     sandbox_id = await cloche.sandbox(lifecycle={"idle_timeout_s": 60})
     guest = Guest(cloche, sandbox_id)
     guest.busy = True
@@ -118,6 +120,7 @@ async def test_a_call_moves_the_deadline_and_looking_does_not(cloche: Harness, c
 
 
 async def test_a_reader_that_is_merely_connected_does_not_keep_it_awake(cloche: Harness, clock: Time) -> None:
+    """daytonaio/daytona#4805: a dead client counted as activity every 45 s, so nothing was ever stopped."""
     sandbox_id = await cloche.sandbox(lifecycle={"idle_timeout_s": 60})
     Guest(cloche, sandbox_id)
     told = cloche.driver.guests[sandbox_id].raw

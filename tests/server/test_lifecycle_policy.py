@@ -85,7 +85,7 @@ def test_the_action_nothing_is_none() -> None:
 @pytest.mark.parametrize("name", ["idle_timeout_s", "max_lifetime_s", "delete_after_s"])
 @pytest.mark.parametrize("seconds", [0, -1, 0.5, float("nan"), float("inf")])
 def test_times_of_nothing_or_less_are_refused(name: str, seconds: float) -> None:
-    """A public failure elsewhere: a timeout of 0 was taken, and the sandbox was gone before its id was read."""
+    """e2b-dev/infra#3418: a timeout of 0 was taken, and the sandbox was gone before its id was read."""
     with pytest.raises(ValidationError):
         LifecyclePolicy.model_validate({name: seconds})
 

@@ -236,6 +236,7 @@ async def refuse(method: str, target: str, headers: dict[str, str], body: bytes,
 
 @pytest.mark.expected_logs("sandbox ended")
 async def test_one_that_ended_in_the_pool_is_replaced(cloche: Harness) -> None:
+    """kubernetes-sigs/agent-sandbox#275: it counted as ready after its pod had been deleted."""
     (parked,) = await pool_with(cloche, 1)
     cloche.driver.end(parked, SandboxStatus(RunState.EXITED, ExitReason.OUT_OF_MEMORY, signal=9))
     await until(lambda: cloche.server.services.sandboxes.store.get(parked) is None)

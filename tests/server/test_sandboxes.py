@@ -72,6 +72,7 @@ async def test_what_cannot_be_made_leaves_nothing(cloche: Harness, body: dict[st
 
 
 async def test_a_start_that_fails_leaves_nothing_and_frees_name_and_key(cloche: Harness) -> None:
+    """e2b-dev/E2B#1498: a create that failed late left a sandbox running."""
     cloche.driver.start_error = SandboxStartFailed("runc said no", details={"output": "no such cgroup"})
     request = {"json": {"name": "box"}, "headers": {"Idempotency-Key": "k"}}
     response = await cloche.client.post("/v1/sandboxes", **request)  # type: ignore[arg-type]
@@ -223,6 +224,7 @@ async def test_update_changes_what_is_given(cloche: Harness) -> None:
 
 
 async def test_one_key_makes_one_sandbox(cloche: Harness) -> None:
+    """cloudflare/sandbox-sdk#794: concurrent creates of one sandbox left orphans."""
     headers = {"Idempotency-Key": "once please"}
     answers = await asyncio.gather(
         *(cloche.client.post("/v1/sandboxes", json={"name": "box"}, headers=headers) for _ in range(5))
@@ -247,6 +249,7 @@ async def test_a_bad_idempotency_key_is_refused(cloche: Harness, key: str) -> No
 
 
 async def test_a_client_that_goes_away_during_a_create_finds_its_sandbox_by_the_key(cloche: Harness) -> None:
+    """e2b-dev/E2B#1498: a create that failed late left a running sandbox nobody had the id of."""
     headers = {"Idempotency-Key": "k"}
     making = asyncio.create_task(cloche.client.post("/v1/sandboxes", json={}, headers=headers))
     async with asyncio.timeout(30):

@@ -144,6 +144,7 @@ def test_what_was_changed_is_refused_by_its_name(files: SnapshotFiles) -> None:
 def test_a_file_is_read_once_as_long_as_it_stays_the_same(
     files: SnapshotFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """superradcompany/microsandbox#1220: every use hashed everything again, and snapshots were slow."""
     snapshot_id = new_snapshot_id()
     measured = published(files, snapshot_id, pages=b"p" * 100)
     read: list[Path] = []

@@ -18,9 +18,12 @@ from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
 from tornado.web import Application
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Event
 
 from cloche.errors import ErrorBody
 from cloche.models import Role
+from cloche_server.http._app import PING_S
 
 from .conftest import Harness, harness
 from .fake_guest import http_answer
@@ -303,11 +306,38 @@ async def socket_guest(cloche: Harness, script: Callable[[Socket], Awaitable[Non
     stream.close()
 
 
-def dial(cloche: Harness, url: str, **headers: str) -> websockets.connect:
+def dial(
+    cloche: Harness, url: str, connection: type[websockets.ClientConnection] | None = None, **headers: str
+) -> websockets.connect:
     authorization = str(cloche.client.headers["Authorization"])
     return websockets.connect(
-        url, additional_headers={"Authorization": authorization} | headers, proxy=None, max_size=None
+        url,
+        additional_headers={"Authorization": authorization} | headers,
+        proxy=None,
+        max_size=None,
+        create_connection=connection,
     )
+
+
+async def test_a_silent_socket_is_pinged(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kortix-ai/suna#7062: proxies cut a WebSocket that was silent for 60 s."""
+    assert PING_S <= 30
+    monkeypatch.setattr("cloche_server.http._app.PING_S", 0.5)
+    pinged = asyncio.Event()
+
+    class Client(websockets.ClientConnection):
+        def process_event(self, event: Event) -> None:
+            if isinstance(event, Frame) and event.opcode is Opcode.PING:
+                pinged.set()
+            super().process_event(event)
+
+    async with (
+        harness(short_dir) as cloche,
+        socket_guest(cloche, forever) as (url, _),
+        dial(cloche, url, Client),
+        asyncio.timeout(30),
+    ):
+        await pinged.wait()
 
 
 async def test_messages_pass_both_ways_and_the_close_code_too(cloche: Harness) -> None:

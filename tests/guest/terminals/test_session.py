@@ -275,6 +275,21 @@ def test_nobody_looks_so_nothing_is_held() -> None:
     assert not session.paused
 
 
+def test_time_ends_nothing() -> None:
+    """2witstudios/PageSpace#1723: a terminal without output was taken for dead; superradcompany/microsandbox#1339: it was
+    ended after ten minutes without input."""
+    session = new_session()
+    session.attach(1, hello(), may_write=True, now=0)
+    session.output(b"$ ", 0)
+    drain(session, 1)
+    session.take_actions()
+    for minute in range(7 * 24 * 60):
+        session.tick(minute * 60.0)
+    assert (session.take_actions(), drain(session, 1)) == ([], [])
+    session.input(1, typed(0, b"x"), 604_800)
+    assert [action.data for action in session.take_actions() if isinstance(action, WriteInput)] == [b"x"]
+
+
 def test_a_client_that_catches_up_with_a_backlog_does_not_hold_the_program() -> None:
     session = new_session()
     session.output(b"x" * 3 * K * K, 0)

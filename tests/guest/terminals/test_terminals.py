@@ -9,6 +9,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,9 +158,12 @@ def test_ctrl_c_works_within_a_second_under_a_flood_with_a_frozen_viewer(termina
     pytest.fail(f"it took {taken_s:.3f} s")
 
 
-def test_a_frozen_viewer_holds_the_program_back_only_for_a_while(guest: Guest, terminal: Make, attach: Attach) -> None:
-    made = terminal("sh", "-c", "head -c 3000000 /dev/zero", record=False)
+def test_a_frozen_viewer_holds_the_program_back_only_for_a_while(
+    guest: Guest, terminal: Make, attach: Attach, tmp_path: Path
+) -> None:
+    made = terminal("sh", "-c", f"until [ -e {tmp_path}/go ]; do :; done; head -c 3000000 /dev/zero", record=False)
     attach(made)
+    (tmp_path / "go").touch()  # not before somebody looks, and not by a key: who types is waited for less
     path = f"/v1/terminals/{made['id']}"
     wait_for(lambda: guest.call("GET", path)["head_offset"] > 500_000, "the flood")
     assert guest.call("GET", path)["state"] == "running"
@@ -199,6 +203,19 @@ def test_a_large_paste_arrives_whole(terminal: Make, attach: Attach) -> None:
     viewer.until("ready")
     viewer.type(paste)
     viewer.until(digest(paste), 60)
+
+
+def test_a_long_line_is_whole_where_the_program_edits_lines_itself(terminal: Make, attach: Attach) -> None:
+    """benchflow-ai/benchflow#896: lines over 4,096 bytes were corrupted. superradcompany/microsandbox#1230: so was what is not
+    ASCII. The kernel does the first to programs that leave lines to it, as docs/terminals.md says."""
+    viewer = attach(terminal("bash", "--norc", "--noprofile", env={"LC_ALL": "C.UTF-8"}, cols=200))
+    viewer.until(rb"\$ ")
+    viewer.type(f"x={'é' * 6000}; echo length ${{#x}} ${{x:5999}}\n")
+    viewer.until("length 6000 é\r\n")
+    cooked = attach(terminal("sh", "-c", "stty -echo; echo ready; read -r x; echo length ${#x}"))
+    cooked.until("ready")
+    cooked.type(b"y" * 6000 + b"\n")
+    cooked.until("length 4095\r\n")
 
 
 def test_resize_by_the_api_tells_the_program_and_the_viewers(guest: Guest, terminal: Make, attach: Attach) -> None:
