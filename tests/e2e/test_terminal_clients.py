@@ -245,6 +245,18 @@ def test_cloche_exec_on_a_terminal_needs_one(sandbox: Sandbox, environ: dict[str
     assert subprocess.run([*command[:2], *command[-2:]], env=os.environ | environ, check=False).returncode == 0
 
 
+def test_cloche_shell_runs_a_program_in_a_new_sandbox(server: ServerProcess, environ: dict[str, str]) -> None:
+    """Its first word was taken for the name of a sandbox."""
+    screen = Screen("--driver", "runc", "--", "python3", "-q", "-c", "print(input('say: '))", **environ)
+    screen.until(b"say: ")
+    with Client(server.url, server.key) as client:
+        there = {one.id for one in client.list_sandboxes()}
+        screen.type(b"word\r")
+        screen.until(rb"word\r\nword")
+        assert screen.end() == 0
+        assert len(there - {one.id for one in client.list_sandboxes()}) == 1, "the new one is deleted at the end"
+
+
 def test_cloche_terminals(sandbox: Sandbox, environ: dict[str, str]) -> None:
     def run(*arguments: str) -> str:
         command = [str(Path(sys.executable).with_name("cloche")), *arguments]

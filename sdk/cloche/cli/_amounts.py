@@ -30,6 +30,11 @@ def duration_of(seconds: float) -> str:
     return f"{total // 86_400}d{total % 86_400 // 3600:02}h"
 
 
+def seconds_of(seconds: float) -> str:
+    """``4 ms``, ``0.35 s``: how long something took, of which milliseconds matter while there are few."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
+
+
 def limits_of(limits: Resources) -> str:
     """``2 CPUs, 2048 MiB memory, ...``."""
     return (

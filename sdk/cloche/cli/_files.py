@@ -164,6 +164,7 @@ class CloneScreen:
         self._screen = screen
         self._changing = screen.isatty()
         self._shown = ""
+        self._said = ""
 
     def __enter__(self) -> Self:
         return self
@@ -177,8 +178,9 @@ class CloneScreen:
         if self._changing:
             self._write("\r" + line.ljust(len(self._shown)))
             self._shown = line
-        elif progress.done == progress.total:
+        elif progress.done == progress.total and line != self._said:  # git says the end of a phase twice
             self._write(line + "\n")
+            self._said = line
 
     def _write(self, text: str) -> None:
         self._screen.write(text)

@@ -58,6 +58,11 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except ModuleNotFoundError as error:  # of an import that the command puts off until it is called
+            entry = self.entries.get(ctx.invoked_subcommand or "")
+            if entry is None or entry.extra is None:
+                raise
+            raise MissingExtra(str(ctx.invoked_subcommand), entry.extra, error.name or entry.module) from error
         except BrokenPipeError as error:  # click would exit with 1, which here means that the code failed
             raise OutputClosed from error
 

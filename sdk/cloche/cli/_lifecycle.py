@@ -13,7 +13,7 @@ import click
 from cloche import models
 from cloche._sandbox import Sandbox
 from cloche.cli import _options
-from cloche.cli._amounts import duration_of
+from cloche.cli._amounts import duration_of, seconds_of
 from cloche.cli._print import print_json
 from cloche.models import PolicyAction, StateChange
 
@@ -119,8 +119,8 @@ def now_utc() -> datetime:
 
 
 def _told(change: StateChange) -> str:
-    stood = f", stood still for {change.paused_s:.2f} s" if change.paused_s is not None else ""
-    return f"{change.state} {change.sandbox_id} ({change.duration_s:.2f} s{stood})"
+    stood = f", stood still for {seconds_of(change.paused_s)}" if change.paused_s is not None else ""
+    return f"{change.state} {change.sandbox_id} ({seconds_of(change.duration_s)}{stood})"
 
 
 def _command(name: str, help_: str, act: Callable[[Sandbox], StateChange]) -> click.Command:

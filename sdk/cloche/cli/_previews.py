@@ -64,4 +64,5 @@ def _revoke(sandbox: Sandbox, port: int) -> None:
         say(f"port {port} has no preview: there was nothing to end")
         return
     made.revoke()
-    say(f"all links to port {port} ended")
+    still = "; it is public, so everybody gets in without one" if made.public else ""
+    say(f"all links to port {port} ended{still}")

@@ -137,7 +137,7 @@ def ps(ctx: click.Context, /, *, sandbox: str, show_all: bool, as_json: bool) ->
         )
         for info in found
     ]
-    print_table(("id", "name", "state", "pid", "started", "ended", "command"), rows)
+    print_table(("PROCESS", "NAME", "STATE", "PID", "STARTED", "ENDED", "COMMAND"), rows)
 
 
 @click.command()

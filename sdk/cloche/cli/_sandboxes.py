@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from cloche import models
 from cloche._sandbox import Sandbox
 from cloche.cli import _options
-from cloche.cli._amounts import limits_of
+from cloche.cli._amounts import limits_of, seconds_of
 from cloche.cli._contexts import print_contexts
 from cloche.cli._creating import create_sandbox
 from cloche.cli._failures import each
@@ -80,7 +80,7 @@ def create(
         return
     click.echo(made.id)
     warm = ", warm" if made.info.origin.warm else ""
-    click.echo(f"{made.info.image} on {made.info.driver} in {time.monotonic() - started:.1f} s{warm}", err=True)
+    click.echo(f"{made.info.image} on {made.info.driver} in {seconds_of(time.monotonic() - started)}{warm}", err=True)
 
 
 @click.command("ls")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
+from typing import Final
 from urllib.parse import urlencode
 
 import click
@@ -23,8 +24,22 @@ from cloche.errors import NotFound
 from cloche.models.browser import BrowserLoginCreate
 from cloche.models.terminals import TerminalExit
 
+_PROGRAM: Final = "cloche.shell.program"
 
-@click.command()
+
+class _BehindDashes(click.Command):
+    """What is behind ``--`` is the program, also where no SANDBOX is before it: click alone would take its first word
+    for one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[_PROGRAM] = args[place + 1 :]
+            args = args[:place]
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_BehindDashes)
 @click.argument("sandbox", required=False, metavar="[SANDBOX]", shell_complete=_options.complete_sandbox)
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]", type=click.UNPROCESSED)
 @click.option("--terminal", "terminal_id", metavar="ID", help="Attach to this one instead of starting one.")
@@ -66,7 +81,7 @@ def shell(
     place = Sandbox.connect(sandbox, client=client) if sandbox else create_sandbox(client, image, driver=driver)
     stays = sandbox is not None or keep or browser
     try:
-        terminal = _terminal(place, terminal_id, command, cwd, _options.as_dict(env))
+        terminal = _terminal(place, terminal_id, (*command, *ctx.meta.get(_PROGRAM, ())), cwd, _options.as_dict(env))
         if browser:
             click.echo(client.url + _login_path(client, place.id, terminal.id))
             return 0

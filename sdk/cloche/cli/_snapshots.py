@@ -10,7 +10,7 @@ import click
 from cloche import models
 from cloche._sandbox import Sandbox
 from cloche.cli import _options
-from cloche.cli._amounts import bytes_of
+from cloche.cli._amounts import bytes_of, seconds_of
 from cloche.cli._failures import SERVICE, each, line_of, say
 from cloche.cli._lifecycle import Duration
 from cloche.cli._print import day_and_time, pairs_of, print_facts, print_json, print_table
@@ -54,7 +54,7 @@ def snapshot(
         print_json(made)
         return
     click.echo(made.id)
-    click.echo(f"{_content(made)}, {bytes_of(made.size_bytes)}; stood still for {made.paused_s:.2f} s", err=True)
+    click.echo(f"{_content(made)}, {bytes_of(made.size_bytes)}; stood still for {seconds_of(made.paused_s)}", err=True)
 
 
 @click.group()
@@ -124,7 +124,7 @@ def show(ctx: click.Context, snapshot: str, as_json: bool) -> None:
         ("template", found.template or ""),
         ("content", _content(found)),
         ("size", bytes_of(found.size_bytes)),
-        ("stood still", f"{found.paused_s:.2f} s"),
+        ("stood still", seconds_of(found.paused_s)),
         ("image", f"{found.image} ({found.image_digest[:19]})"),
         ("driver", found.driver),
         ("volumes", ", ".join(f"{attached.volume} at {attached.path}" for attached in found.volumes)),
@@ -235,7 +235,7 @@ def fork(
     else:
         for child in made.sandboxes:
             click.echo(child.id)
-        click.echo(f"stood still for {made.paused_s:.2f} s; all there after {made.ready_s:.2f} s", err=True)
+        click.echo(f"stood still for {seconds_of(made.paused_s)}; all there after {seconds_of(made.ready_s)}", err=True)
     for place, error in made.errors.items():
         say(f"child {place}: {line_of(error)}")
     return SERVICE if made.errors else 0

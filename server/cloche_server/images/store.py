@@ -101,8 +101,9 @@ class ImageStore:
             return False
         users = in_use(image.digest)
         if users:
+            more = f" and {len(users) - 5} more" if len(users) > 5 else ""
             raise ImageInUse(
-                f"image {reference!r} is used by {len(users)} sandbox(es) or snapshot(s): {', '.join(users[:5])}",
+                f"image {reference!r} is used by {len(users)} sandbox(es) or snapshot(s): {', '.join(users[:5])}{more}",
                 hint="delete these first",
                 details={"users": list(users)},
             )

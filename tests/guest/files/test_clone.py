@@ -66,6 +66,7 @@ def test_clone_says_why_it_failed(
     answer = post(guest, "clone", home / "a", url=source.replace("REPOSITORY", str(repository)), **options)
     assert (answer.status_code, code(answer)) == (409, "git_failed")
     assert answer.json()["details"]["reason"] == reason, answer.text
+    assert "\N{REPLACEMENT CHARACTER}" not in answer.json()["message"], "git's lines are joined to one"
     assert not (home / "a").exists()
 
 

@@ -11,8 +11,9 @@ import pytest
 from protocol_app import App, Fault
 
 from cloche.cli._app import ENTRIES
+from cloche.cli._files import CloneScreen
 from cloche.errors import LimitReached
-from cloche.models import SandboxState
+from cloche.models import CloneProgress, SandboxState
 
 
 @pytest.fixture
@@ -210,3 +211,22 @@ def test_without_the_server_part_its_commands_say_what_to_install(
     done = run_cloche(command)
     assert done.code == 3
     assert "pip install 'cloche[server]'" in done.err
+
+
+def test_a_package_that_serve_imports_late_is_told_of_too(run_cloche, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's installation has the server's code, and not what it needs: that was a traceback."""
+    for name in [name for name in sys.modules if name.startswith(("cloche_server", "tornado"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tornado", None)
+    done = run_cloche("serve")
+    assert done.code == 3
+    assert "'tornado" in done.err
+    assert "pip install 'cloche[server]'" in done.err
+
+
+def test_progress_that_nobody_watches_is_a_line_for_each_phase() -> None:
+    written = io.StringIO()
+    with CloneScreen(written) as screen:
+        for done in (1, 2, 2):  # git says the end twice
+            screen.show(CloneProgress(phase="Receiving objects", percent=50 * done, done=done, total=2))
+    assert written.getvalue() == "Receiving objects: 100 % (2/2)\n"

@@ -142,7 +142,8 @@ def _failure(order: Json, code: int, output: str, timed_out: bool) -> Refused:
     said = output.strip()[-2000:]
     reason = "timeout" if timed_out else reason_of(output)
     what = f"took longer than {order['timeout_s']:g} s" if timed_out else f"failed ({code})"
-    return Refused("git_failed", f"git clone {what}: {printable(said[-300:])}", reason=reason, output=said)
+    words = printable("; ".join(said[-300:].splitlines()))
+    return Refused("git_failed", f"git clone {what}: {words}", reason=reason, output=said)
 
 
 def _ask(order: Json, *arguments: str) -> str | None:
