@@ -17,6 +17,7 @@ from cloche.errors import InvalidRequest
 from cloche.models import browser
 from cloche.models import terminals as term
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Query = tuple[tuple[str, str], ...]
@@ -60,6 +61,16 @@ def segment(kind: str, value: str) -> str:
 def json_body(model: models.Model) -> bytes:
     """Only what the caller set: defaults are the server's to choose."""
     return model.model_dump_json(exclude_unset=True).encode()
+
+
+def keyed(
+    path: str, parse: Callable[[bytes], T], body: models.Model, idempotency_key: str, answer_within_s: float
+) -> Call[T]:
+    """Repeatable because of the key: the same key and body make a thing once."""
+    headers = {"Idempotency-Key": idempotency_key}
+    return Call(
+        "POST", path, parse, body=json_body(body), headers=headers, repeatable=True, answer_within_s=answer_within_s
+    )
 
 
 _health = model_parser(models.Health)
@@ -111,16 +122,7 @@ def revoke_key(key_id: str) -> Call[models.Key]:
 
 
 def create_sandbox(body: models.SandboxCreate, idempotency_key: str) -> Call[models.Sandbox]:
-    """Repeatable because of the key: the same key and body name the same sandbox."""
-    return Call(
-        "POST",
-        "/v1/sandboxes",
-        _sandbox,
-        body=json_body(body),
-        headers={"Idempotency-Key": idempotency_key},
-        repeatable=True,
-        answer_within_s=CREATE_ANSWER_S,
-    )
+    return keyed("/v1/sandboxes", _sandbox, body, idempotency_key, CREATE_ANSWER_S)
 
 
 def sandboxes(query: Query) -> Call[models.Page[models.Sandbox]]:

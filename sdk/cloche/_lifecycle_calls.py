@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from cloche import models
 from cloche._answers import model_parser
-from cloche._calls import CREATE_ANSWER_S, Call, Query, json_body, sandbox_path, segment
+from cloche._calls import CREATE_ANSWER_S, Call, Query, json_body, keyed, sandbox_path, segment
 
 SAVE_ANSWER_S: Final = 900.0
 """Writing memory is bounded by the server with 60 s and 30 s for each GiB; hashing what was written comes on top."""
@@ -37,16 +37,7 @@ def change_state(sandbox_id: str, what: StateCall) -> Call[models.StateChange]:
 
 
 def create_snapshot(sandbox_id: str, body: models.SnapshotCreate, idempotency_key: str) -> Call[models.Snapshot]:
-    """Repeatable because of the key, as `fork` is."""
-    return Call(
-        "POST",
-        f"{sandbox_path(sandbox_id)}/snapshots",
-        _snapshot,
-        body=json_body(body),
-        headers={"Idempotency-Key": idempotency_key},
-        repeatable=True,
-        answer_within_s=SAVE_ANSWER_S,
-    )
+    return keyed(f"{sandbox_path(sandbox_id)}/snapshots", _snapshot, body, idempotency_key, SAVE_ANSWER_S)
 
 
 def snapshot_tree(sandbox_id: str) -> Call[models.SnapshotTree]:
@@ -60,15 +51,8 @@ def restore(sandbox_id: str, body: models.Restore) -> Call[models.Sandbox]:
 
 
 def fork(sandbox_id: str, body: models.Fork, idempotency_key: str) -> Call[models.ForkResult]:
-    return Call(
-        "POST",
-        f"{sandbox_path(sandbox_id)}/fork",
-        _forked,
-        body=json_body(body),
-        headers={"Idempotency-Key": idempotency_key},
-        repeatable=True,
-        answer_within_s=SAVE_ANSWER_S + FORK_ANSWER_S * body.count,
-    )
+    within_s = SAVE_ANSWER_S + FORK_ANSWER_S * body.count
+    return keyed(f"{sandbox_path(sandbox_id)}/fork", _forked, body, idempotency_key, within_s)
 
 
 def snapshots(query: Query) -> Call[models.Page[models.Snapshot]]:
