@@ -6,7 +6,7 @@ from cloche_server.sandboxes._drivers import DriverSet
 from cloche_server.sandboxes._failure import not_running
 from cloche_server.sandboxes._idempotent import IdempotentCreate
 from cloche_server.sandboxes._live import Live
-from cloche_server.sandboxes._once import Once, check_same, hash_body
+from cloche_server.sandboxes._once import Once, check_same, deleted_since, hash_body
 from cloche_server.sandboxes._recovery import Recovered, recover
 from cloche_server.sandboxes._resting import previous_of
 from cloche_server.sandboxes._saved import Saved, SavedIdentity
@@ -32,6 +32,7 @@ __all__ = [
     "Volumes",
     "check_epoch",
     "check_same",
+    "deleted_since",
     "hash_body",
     "not_running",
     "previous_of",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from cloche.errors import Gone
 from cloche.models import SandboxCreate, SandboxState
 from cloche_server.auth import Principal
 from cloche_server.sandboxes._creating import Claim
-from cloche_server.sandboxes._once import Once, check_same, hash_body
+from cloche_server.sandboxes._once import Once, check_same, deleted_since, hash_body
 from cloche_server.state import IdempotencyClaim, IdempotencyRow, IdempotencyStore, SandboxRow, SandboxStore
 
 
@@ -35,33 +33,25 @@ class IdempotentCreate:
         """`Conflict` for a key that was used with another body, `Gone` when its sandbox was deleted since."""
         if key is None:
             return await self._make(principal, wanted, None, None)
-        owner = principal.owner
-        body_hash = hash_body(wanted)
-        if (task := self._once.under_way(owner, key, body_hash)) is not None:
-            return await asyncio.shield(task)
-        made = self._records.find(owner, key)
-        if made is not None:
-            check_same(made.body_hash, body_hash, key)
-            row = self._store.get(made.sandbox_id)
-            if row is not None:
-                return _still_there(row)
-        return await self._first(principal, wanted, key, body_hash)
-
-    async def _first(self, principal: Principal, wanted: SandboxCreate, key: str, body_hash: str) -> SandboxRow:
-        owner = principal.owner
+        owner, body_hash = principal.owner, hash_body(wanted)
 
         def claim(sandbox_id: str) -> None:
             self._records.record(owner, key, IdempotencyRow(body_hash, sandbox_id))
 
-        work = self._make(principal, wanted, IdempotencyClaim(key, body_hash), claim)
-        return await asyncio.shield(self._once.start(owner, key, body_hash, work))
-
-
-def _still_there(row: SandboxRow) -> SandboxRow:
-    if row.state is SandboxState.DELETED:
-        raise Gone(
-            f"the sandbox this idempotency key made, {row.id}, was deleted",
-            hint="use a new key for a new sandbox",
-            details={"kind": "sandbox", "id": row.id},
+        return await self._once.run(
+            owner,
+            key,
+            body_hash,
+            lambda: self._before(owner, key, body_hash),
+            lambda: self._make(principal, wanted, IdempotencyClaim(key, body_hash), claim),
         )
-    return row
+
+    def _before(self, owner: str, key: str, body_hash: str) -> SandboxRow | None:
+        made = self._records.find(owner, key)
+        if made is None:
+            return None
+        check_same(made.body_hash, body_hash, key)
+        row = self._store.get(made.sandbox_id)
+        if row is not None and row.state is SandboxState.DELETED:
+            raise deleted_since("sandbox", row.id)
+        return row

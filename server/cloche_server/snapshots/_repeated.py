@@ -6,7 +6,6 @@ repeated fork answers with those there are, and says of the others that they wer
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -14,7 +13,7 @@ from cloche.errors import ClocheError, Gone, SandboxStartFailed
 from cloche.models import Fork, ForkChild, ForkResult, SandboxState, SnapshotCreate
 from cloche_server.auth import Principal
 from cloche_server.ids import new_request_id
-from cloche_server.sandboxes import Claim, Once, check_same, hash_body
+from cloche_server.sandboxes import Claim, Once, check_same, deleted_since, hash_body
 from cloche_server.snapshots._maker import Planned
 from cloche_server.state import KeptAnswer, KeptAnswers, SandboxRow, SnapshotRow
 
@@ -56,30 +55,41 @@ class Repeated:
         if key is None:
             return await self._makes.create(principal, sandbox_id, wanted)
         owner, body_hash = principal.owner, hash_body(wanted, sandbox_id)
-        if (task := self._snapshots.under_way(owner, key, body_hash)) is not None:
-            return await asyncio.shield(task)
-        if (kept := self._find(owner, "snapshot", key, body_hash)) is not None:
-            row = self._snapshot(kept.made["id"])
-            if row is not None:
-                return _still_there(row)
 
         def planned(snapshot_id: str) -> None:
             self._kept.record(owner, "snapshot", key, KeptAnswer(body_hash, {"id": snapshot_id}))
 
-        work = self._makes.create(principal, sandbox_id, wanted, planned)
-        return await asyncio.shield(self._snapshots.start(owner, key, body_hash, work))
+        return await self._snapshots.run(
+            owner,
+            key,
+            body_hash,
+            lambda: self._snapshot_before(owner, key, body_hash),
+            lambda: self._makes.create(principal, sandbox_id, wanted, planned),
+        )
+
+    def _snapshot_before(self, owner: str, key: str, body_hash: str) -> SnapshotRow | None:
+        kept = self._find(owner, "snapshot", key, body_hash)
+        row = None if kept is None else self._snapshot(kept.made["id"])
+        if row is not None and row.state == "deleted":
+            raise deleted_since("snapshot", row.id)
+        return row
 
     async def fork(self, principal: Principal, sandbox_id: str, wanted: Fork, key: str | None) -> ForkResult:
         """As `snapshot`; children that were deleted since are `Gone` each, and the whole when none is left."""
         if key is None:
             return await self._makes.fork(principal, sandbox_id, wanted)
         owner, body_hash = principal.owner, hash_body(wanted, sandbox_id)
-        if (task := self._forks.under_way(owner, key, body_hash)) is not None:
-            return await asyncio.shield(task)
-        if (kept := self._find(owner, "fork", key, body_hash)) is not None and self._was_made(kept.made):
-            return self._again(kept.made, wanted.count)
-        work = self._fork(principal, sandbox_id, wanted, key, body_hash)
-        return await asyncio.shield(self._forks.start(owner, key, body_hash, work))
+        return await self._forks.run(
+            owner,
+            key,
+            body_hash,
+            lambda: self._fork_before(owner, key, body_hash, wanted.count),
+            lambda: self._fork(principal, sandbox_id, wanted, key, body_hash),
+        )
+
+    def _fork_before(self, owner: str, key: str, body_hash: str, count: int) -> ForkResult | None:
+        kept = self._find(owner, "fork", key, body_hash)
+        return self._again(kept.made, count) if kept is not None and self._was_made(kept.made) else None
 
     def _find(self, owner: str, operation: Any, key: str, body_hash: str) -> KeptAnswer | None:
         kept = self._kept.find(owner, operation, key)
@@ -141,13 +151,3 @@ def _never_ran(row: SandboxRow) -> bool:
 
 def _body_of(error: ClocheError) -> dict[str, object]:
     return error.to_body(new_request_id()).model_dump(mode="json")
-
-
-def _still_there(row: SnapshotRow) -> SnapshotRow:
-    if row.state == "deleted":
-        raise Gone(
-            f"the snapshot this idempotency key made, {row.id}, was deleted",
-            hint="use a new key for a new snapshot",
-            details={"kind": "snapshot", "id": row.id},
-        )
-    return row
