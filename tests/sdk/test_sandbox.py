@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from protocol_app import App, Server
@@ -231,14 +232,21 @@ def test_a_bounded_wait_ends_and_stops_nothing(context: Context) -> None:
 def test_a_wait_without_bound_is_made_of_bounded_ones(
     context: Context, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The interrupt comes when it has waited three times, however busy the machine is."""
     monkeypatch.setattr("cloche._run_handle.WAIT_S", 0.02)
     handle = context.start_run("hang")
-    interrupt = threading.Timer(0.15, handle.interrupt)
+
+    def interrupt_after_three() -> None:
+        deadline = time.monotonic() + 30
+        while sum("wait_s=0.02" in uri for _, uri in app.log) < 3 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        handle.interrupt()
+
+    interrupt = threading.Thread(target=interrupt_after_three)
     interrupt.start()
     assert handle.wait().status is RunStatus.INTERRUPTED
     interrupt.join()
-    waits = [uri for method, uri in app.log if method == "GET" and "wait_s=0.02" in uri]
-    assert len(waits) > 2
+    assert sum(method == "GET" and "wait_s=0.02" in uri for method, uri in app.log) > 2
 
 
 def test_a_reply_nobody_waits_for_is_a_conflict(context: Context) -> None:
