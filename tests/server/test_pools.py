@@ -15,6 +15,7 @@ from cloche.errors import StorageFull
 from cloche.models import Role
 from cloche_server.drivers import ExitReason, RunState, SandboxStatus
 
+from . import fake_guest
 from .conftest import Harness, harness
 from .fake_driver import FakeDriver
 from .fake_guest import http_answer
@@ -266,6 +267,27 @@ async def test_fills_that_fail_pause_and_then_go_on(cloche: Harness) -> None:
     assert pool.failures == 0
     assert pause > 0
     assert cloche.driver.specs.keys() == set(await filled(cloche, 2))
+
+
+@pytest.mark.expected_logs("a ready sandbox is broken")
+async def test_a_pool_whose_sandboxes_all_break_before_they_are_ready_pauses_too(
+    cloche: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a broken guest in the image a core was busy for ever: the next sandbox was made at once."""
+    whole = fake_guest.echo
+
+    async def broken(method: str, target: str, *more: Any) -> None:
+        await (refuse if target == "/v1/warm-up" else whole)(method, target, *more)
+
+    monkeypatch.setattr(fake_guest, "echo", broken)
+    await cloche.client.put("/v1/pools/p", json={"min": 1, "max": 1})
+    (pool,) = cloche.server.services.pools.all()
+    await until(lambda: pool.failures == 2)
+    assert (await stats(cloche))["broken"] == 2
+    assert cloche.driver.guests.keys() <= set(cloche.driver.destroyed)
+    monkeypatch.undo()
+    await filled(cloche, 1)
+    assert pool.failures == 0
 
 
 async def test_a_pool_never_takes_more_than_the_server_may_have(short_dir: Path) -> None:

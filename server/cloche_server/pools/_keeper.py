@@ -151,12 +151,14 @@ class Keeper:
         finally:
             pool.filling -= 1
         now = self._monotonic()
-        pool.filled(now - began)
         one = Parked(live.row.id, recipe_of_row(live.row), now, now)
         try:
             await self._park(pool, one, live)
         except ClocheError as error:
             await self._remove_broken(pool, one, error.message)
+            pool.failed(self._monotonic())  # the next one would break, too
+        else:
+            pool.filled(now - began)
 
     async def _park(self, pool: LivePool, parked: Parked, live: Live) -> None:
         """The pool may have been deleted meanwhile."""
