@@ -1,8 +1,6 @@
 """A small server that plays docs/protocol.md, with its faults, for tests of the SDK and the CLI.
 
-It executes no Python. The code of a run is a list of orders, one a line: ``print TEXT``, ``warn TEXT`` (stderr),
-``value TEXT`` (a result), ``image`` (a display), ``raise NAME TEXT``, ``input PROMPT``, ``hang`` (until interrupted),
-``flood N`` (stdout events). `1+1` is known, too.
+The code of a run is a list of orders: see `played_run`.
 
 Faults: `App.faults` is a list; each request takes the first fault whose ``method`` and ``path`` (a part of it) fit.
 """
@@ -17,7 +15,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import tornado.httpserver
@@ -25,6 +23,7 @@ import tornado.iostream
 import tornado.netutil
 import tornado.web
 from lifecycle_app import PlayedLives, check_epoch, lifecycle_answer
+from played_run import NOW, PlayedRun, play
 
 from cloche import models
 from cloche.errors import ClocheError, Conflict, Gone, InternalError, NotFound, Unauthenticated
@@ -32,8 +31,6 @@ from cloche.journal import Gap, Journal
 from cloche.journal_feed import JournalFeed
 
 KEY = "test-key"
-PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABh6FO1AAAAABJRU5ErkJggg=="
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @dataclass
@@ -50,16 +47,6 @@ class Fault:
     path: str = ""
     after_bytes: int = 0
     answer: ClocheError | None = None
-
-
-@dataclass
-class PlayedRun:
-    body: models.RunCreate
-    run: models.Run
-    feed: JournalFeed
-    task: asyncio.Task[None] | None = None
-    line: asyncio.Future[str] | None = None
-    done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass
@@ -252,81 +239,6 @@ def origin_of(body: models.SandboxCreate) -> models.Origin:
     if body.template is not None:
         return models.Origin(kind="template", id=body.template, warm=body.warm)
     return models.Origin() if body.snapshot is None else models.Origin(kind="snapshot", id=body.snapshot)
-
-
-async def play(played: PlayedRun) -> None:
-    """Carry out the orders of a run."""
-    emit(played, "started", execution_count=played.run.execution_count, generation=1)
-    status = models.RunStatus.OK
-    try:
-        for line in played.body.code.splitlines():
-            if await obey(played, *line.partition(" ")[::2]):
-                status = models.RunStatus.ERROR
-                break
-    except asyncio.CancelledError:
-        status = models.RunStatus.INTERRUPTED
-        fail(played, "KeyboardInterrupt", "")
-    played.run = played.run.model_copy(
-        update={"state": models.RunState.FINISHED, "status": status, "finished_at": NOW, "duration_s": 0.5}
-    )
-    emit(played, "finished", status=status, failure=None, kernel_restarted=False, duration_s=0.5)
-    played.feed.close()
-    played.done.set()
-
-
-async def obey(played: PlayedRun, order: str, text: str) -> bool:
-    """Carry out one order; true when the code raised."""
-    match order:
-        case "1+1":
-            display(played, "result", {"text/plain": "2"})
-        case "value":
-            display(played, "result", {"text/plain": text})
-        case "image":
-            display(played, "display", {"image/png": PNG, "text/plain": "<Figure>"})
-        case "print":
-            stream(played, "stdout", text + "\n")
-        case "warn":
-            stream(played, "stderr", text + "\n")
-        case "flood":
-            for number in range(int(text)):
-                stream(played, "stdout", f"{number}\n")
-                await asyncio.sleep(0)
-        case "hang":
-            await asyncio.Event().wait()
-        case "input":
-            played.line = asyncio.get_running_loop().create_future()
-            emit(played, "input_request", prompt=text, password=False)
-            stream(played, "stdout", f"read {await played.line}\n")
-        case "raise":
-            name, _, value = text.partition(" ")
-            fail(played, name, value)
-            return True
-    return False
-
-
-def emit(played: PlayedRun, kind: str, **data: Any) -> None:
-    played.feed.append(kind, json.dumps(data).encode())
-
-
-def stream(played: PlayedRun, name: str, text: str) -> None:
-    emit(played, name, text=text)
-    outputs = played.run.outputs
-    if outputs and isinstance(outputs[-1], models.StreamOutput) and outputs[-1].type == name:
-        outputs[-1] = models.StreamOutput(type=name, text=outputs[-1].text + text)
-    else:
-        outputs.append(models.StreamOutput(type=name, text=text))
-
-
-def display(played: PlayedRun, kind: str, data: dict[str, Any]) -> None:
-    emit(played, kind, data=data, metadata={}, display_id=None, execution_count=1)
-    played.run.outputs.append(models.DisplayOutput(type=kind, data=data, execution_count=1))
-
-
-def fail(played: PlayedRun, name: str, value: str) -> None:
-    error = models.RunError(name=name, value=value, traceback=[f"{name}: {value}"])
-    emit(played, "error", **error.model_dump())
-    played.run.outputs.append(models.ErrorOutput(**error.model_dump()))
-    played.run = played.run.model_copy(update={"error": error})
 
 
 class Handler(tornado.web.RequestHandler):

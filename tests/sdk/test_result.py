@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from protocol_app import NOW, PNG
+from played_run import NOW, PNG
 
 from cloche import GuestFault, RunFailed, RunResult, RunStatus
 from cloche.models import (

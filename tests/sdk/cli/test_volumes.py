@@ -11,7 +11,8 @@ import sys
 from datetime import datetime, timedelta
 
 import pytest
-from protocol_app import KEY, NOW, App, Server
+from played_run import NOW
+from protocol_app import KEY, App, Server
 
 from cloche import Client
 from cloche.cli._amounts import bytes_of, duration_of
