@@ -36,7 +36,7 @@ CAPABILITIES: Final[Mapping[str, str]] = {
     "CAP_KILL": "PID 1 signals the user's processes",
     "CAP_SETGID": "PID 1 starts kernels as the user",
     "CAP_SETUID": "PID 1 starts kernels as the user",
-    "CAP_NET_BIND_SERVICE": "the DNS stub on 127.0.0.1:53, web servers on port 80",
+    "CAP_NET_BIND_SERVICE": "servers on ports below 1024, as a web server on port 80",
 }
 """All a sandbox's root has, and why. They count only inside the sandbox's own user namespace (runc) or its user-space
 kernel (gVisor). Left out on purpose: SYS_ADMIN, SYS_CHROOT, SYS_PTRACE, NET_ADMIN, NET_RAW, MKNOD, SETFCAP."""
