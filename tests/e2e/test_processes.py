@@ -254,7 +254,7 @@ def test_the_command_line(server: ServerProcess, sandbox: Sandbox) -> None:
 
 @pytest.mark.timeout(TIME_S)
 def test_no_byte_is_lost_or_repeated_over_cuts_and_a_killed_server(own_server: ServerProcess, driver: str) -> None:
-    """Issue 3, "random cut": the connection is cut hundreds of times, and the server is killed once, in the middle.
+    """The connection is cut hundreds of times, and the server is killed once, in the middle.
 
     CLOCHE_TEST_FLOOD_MB=200 is the long form.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from .server_process import ServerProcess
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "guest" / "terminals"))
 
+from flood import check_received, flood_command, read_with_cuts
 from viewer import Viewer
 
 
@@ -135,6 +137,30 @@ def test_output_is_the_same_over_a_killed_server(own_server: ServerProcess, driv
         viewer.close()
     assert viewer.received == b"".join(b"line %d\r\n" % i for i in range(count)) + b"end\r\n"
     assert viewer.gaps == []
+
+
+FLOOD_MB = int(os.environ.get("CLOCHE_TEST_FLOOD_MB", "3"))
+
+
+@pytest.mark.timeout(180 + 5 * FLOOD_MB)
+def test_no_byte_is_lost_or_repeated_over_cuts_and_a_killed_server(own_server: ServerProcess, driver: str) -> None:
+    """The connection is cut all the time, and the server is killed in the middle. CLOCHE_TEST_FLOOD_MB=200 is the long form."""
+
+    def killed() -> None:
+        own_server.kill()
+        own_server.start()
+        kills.append(driver)
+
+    kills: list[str] = []
+    size = FLOOD_MB * 1_000_000
+    with own_server.client() as client:
+        sandbox_id = client.post("/v1/sandboxes", json={"driver": driver}).json()["id"]
+        terminal = open_terminal(client, sandbox_id, *flood_command(size), record=False)
+        viewer = attach(own_server, sandbox_id, terminal)
+        cuts = read_with_cuts(viewer, size, killed)
+    assert (len(kills), cuts >= 20) == (1, True), cuts
+    assert viewer.exit == TerminalExit(code=0)
+    check_received(viewer, size)
 
 
 @pytest.mark.parametrize("size", [30_000_000])

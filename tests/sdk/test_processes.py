@@ -235,7 +235,7 @@ async def test_the_same_asynchronously(async_link: AsyncLink) -> None:
 
 @pytest.mark.timeout(TIME_S)
 def test_no_byte_is_lost_or_repeated_however_often_the_connection_breaks(guest: Guest) -> None:
-    """Issue 3, "random cut": hundreds of cuts while binary and text are written. CLOCHE_TEST_FLOOD_MB=200 is the long form."""
+    """Hundreds of cuts while binary and text are written. CLOCHE_TEST_FLOOD_MB=200 is the long form."""
     output = MixedOutput()
     link, transport = link_to(guest, cut_bytes=180_000 if FLOOD_MB <= 8 else 1_500_000, seed=3)
     process = Processes(link, SANDBOX).start(output.command(PYTHON), stdin="open")

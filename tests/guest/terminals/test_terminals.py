@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flood import check_received, digest, flood_command, read_with_cuts
 from guest_process import Guest, is_running, wait_for
 from viewer import Viewer
 from websockets.exceptions import InvalidStatus
@@ -78,65 +78,12 @@ def test_a_lost_connection_resumes_without_a_lost_or_doubled_byte(terminal: Make
     assert viewer.gaps == []
 
 
-FLOOD = """
-import os, random, sys, time, tty
-tty.setraw(1)
-rng = random.Random(5)
-pieces = [rng.randbytes(900), 'grüße 😀 日本語 '.encode() * 30, b'\\x1b[31mred\\x1b[0m ' * 40, bytes(range(256)) * 4]
-sent = 0
-while sent < int(sys.argv[1]):
-    time.sleep(float(sys.argv[2]))
-    data = b''.join(rng.choice(pieces) for _ in range(8))
-    while data:
-        n = os.write(1, data)
-        data, sent = data[n:], sent + n
-"""
-
-
-def expected_flood(size: int) -> bytes:
-    rng = random.Random(5)
-    pieces = [rng.randbytes(900), "grüße 😀 日本語 ".encode() * 30, b"\x1b[31mred\x1b[0m " * 40, bytes(range(256)) * 4]
-    sent, parts = 0, []
-    while sent < size:
-        parts.append(b"".join(rng.choice(pieces) for _ in range(8)))
-        sent += len(parts[-1])
-    return b"".join(parts)
-
-
 def test_hundreds_of_cuts_in_megabytes_of_anything(terminal: Make, attach: Attach) -> None:
     """CLOCHE_TEST_FLOOD_MB=200 is the long form."""
     size = int(os.environ.get("CLOCHE_TEST_FLOOD_MB", "6")) * 1_000_000
-    viewer = attach(terminal("python3", "-c", FLOOD, str(size), "0.002" if size < 50_000_000 else "0", record=False))
-    expected, rng, cuts = expected_flood(size), random.Random(11), 0
-    while viewer.close_code != 1000:
-        viewer.close_code = None
-        for _ in range(rng.randint(0, max(4, size // 3_000_000))):
-            viewer.pump(1)
-            if viewer.exit is not None:
-                viewer.until_closed()
-                break
-        else:
-            viewer.cut()
-            viewer.attach()
-            cuts += 1
-    assert cuts >= 100
-    # Nobody holds the program back while the line is cut: what falls off the log then is said, exactly.
-    lost = sum(gap.end - gap.start for gap in viewer.gaps)
-    assert len(viewer.received) + lost == len(expected)
-    assert digest(with_gaps(viewer, expected)) == digest(expected)
-
-
-def with_gaps(viewer: Viewer, expected: bytes) -> bytes:
-    """What was received, each gap filled with what belongs there."""
-    parts, position, taken = [], 0, 0
-    for gap in viewer.gaps:
-        parts += [viewer.received[taken : taken + gap.start - position], expected[gap.start : gap.end]]
-        taken, position = taken + gap.start - position, gap.end
-    return b"".join([*parts, viewer.received[taken:]])
-
-
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    viewer = attach(terminal(*flood_command(size), record=False))
+    assert read_with_cuts(viewer, size) >= 100
+    check_received(viewer, size)
 
 
 def test_ctrl_c_works_within_a_second_under_a_flood_with_a_frozen_viewer(terminal: Make, attach: Attach) -> None:
