@@ -78,11 +78,18 @@ def test_the_fork_of_the_readme_is_python_that_uses_what_there_is() -> None:
     assert {"fork", "snapshot", "restore"} <= used
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/sdk.md", "docs/cli.md", "docs/performance.md"])
-def test_links_lead_somewhere(document: str) -> None:
-    path = ROOT / document
-    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-        assert (path.parent / target).exists(), target
+@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))], ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target, heading in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", path.read_text()):
+        page = path.parent / target if target else path
+        assert page.exists(), target
+        assert not heading or heading in anchors(page), f"{target}#{heading}"
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_cells_of_the_first_analysis_are_python() -> None:
