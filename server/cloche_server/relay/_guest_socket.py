@@ -59,7 +59,8 @@ class GuestSocket:
                             message = b"".join(parts)
                             parts.clear()
                             yield message.decode() if is_text else message
-                self._flush()
+                if self._flush():  # a guest that sends pings, and does not read the answers, is not read either
+                    await self._wire.room()
                 if self._ended():
                     return
                 await self._receive()
@@ -109,10 +110,12 @@ class GuestSocket:
         self._flush()
         return self._wire.room() if self._wire.is_full else None
 
-    def _flush(self) -> None:
+    def _flush(self) -> bool:
+        """Whether there was something."""
         data = b"".join(self._protocol.data_to_send())
         if data:
             self._wire.write_now(data)
+        return bool(data)
 
     def close(self) -> None:
         """At once. The guest sees the end of the connection; what runs goes on."""

@@ -151,10 +151,11 @@ class Wire(asyncio.Protocol):
         return self._writing_paused and not self.closed
 
     async def room(self) -> None:
-        """Returns when it is no longer full, or gone."""
+        """Returns when it is no longer full, or gone. Several may wait."""
         while self.is_full:
-            self._writer = asyncio.get_running_loop().create_future()
-            await self._writer
+            if self._writer is None or self._writer.done():
+                self._writer = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._writer)
 
     def close_gently(self, bound_s: float = 5.0) -> None:
         """After what is still to be sent, or at once when the guest does not take it within ``bound_s``."""
