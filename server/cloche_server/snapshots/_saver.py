@@ -200,7 +200,7 @@ def check_memory(row: SandboxRow, wanted: bool | None) -> bool:
         why = "it is stopped" if MEMORY in row.capabilities else f"the driver {row.driver} saves files only"
         raise UnsupportedCapability(
             f"the memory of sandbox {row.id} cannot be saved: {why}",
-            hint="give memory: false for the files alone; sandboxes of the driver gvisor are saved with their memory",
+            hint="give memory: false (--files-only) for the files alone; gvisor saves sandboxes with their memory",
             details={"driver": row.driver, "capability": MEMORY},
         )
     return possible if wanted is None else wanted
