@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
+import random
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -16,6 +18,7 @@ from uplink_hub import Connection, Hub, call
 
 from cloche.models.guest import Identity
 from cloche_guest.contexts import IdentityChange
+from cloche_guest.contexts._pending_identity import PendingIdentity
 from cloche_guest.uplink import EAGER_PAUSE_S, EAGER_TRIES, FIRST_PAUSE_S, LONGEST_PAUSE_S, Pauses
 
 ID, OTHER = "a" * 20, "b" * 20
@@ -45,13 +48,14 @@ async def guest(tmp_path: Path, hub: Hub) -> AsyncIterator[asyncio.subprocess.Pr
     assert await asyncio.wait_for(process.wait(), 20) == 0
 
 
-async def rebirth(hub: Hub, **identity: Any) -> Connection:
-    """What a server does around a checkpoint, as one guest sees it; returns a connection of the new life."""
+async def rebirth(hub: Hub, was: str = "", **identity: Any) -> Connection:
+    """What a server does around a checkpoint, as one guest sees it; returns a connection of the new life. `was`: its epoch
+    before, if it has not dialled with that."""
     connection = await hub.take()
     await hub.stop_listening()
     await call(connection, "POST", "/v1/uplinks/close", {"reason": "snapshot"})
     await asyncio.wait_for(hub.all_closed(), 30)
-    hub.previous = (hub.hellos[-1]["sandbox_id"], hub.hellos[-1]["epoch"])
+    hub.previous = (hub.hellos[-1]["sandbox_id"], was or hub.hellos[-1]["epoch"])
     hub.identity = {"sandbox_id": OTHER, "epoch": "e2", "reason": "fork", "seed": SEED} | identity
     await hub.open()
     return await hub.take()
@@ -273,10 +277,88 @@ async def test_a_claimed_sandbox_has_the_new_environment_when_it_is_answered(
     before = await call(connection, "GET", "/v1/health")
     hub.identity = {"sandbox_id": ID, "epoch": "e2", "env": {"LATE": "bound"}}
     assert await call(connection, "POST", "/v1/identity", claim(env={"LATE": "bound"})) is None
+    listed = await call(connection, "GET", "/v1/contexts/default/variables")
+    assert repr([("claim", ID, True)]) in [variable["summary"] for variable in listed["variables"]]
     assert await value(connection, "import os; os.environ['LATE'], told") == repr(("bound", [("claim", ID, True)]))
     assert (await call(connection, "GET", "/v1/health"))["guest_epoch"] == before["guest_epoch"]
     process = await call(connection, "POST", "/v1/exec", {"shell": "echo $LATE"})
     assert process["stdout"]["data"]["text"] == "bound\n"
+
+
+async def test_a_claim_without_hooks_comes_with_the_next_cell_to_every_kernel(
+    hub: Hub, guest: asyncio.subprocess.Process
+) -> None:
+    connection = await hub.take()
+    other = (await call(connection, "POST", "/v1/contexts", {"cwd": "/"}))["id"]
+    await run(connection, "import os, random; random.seed(1)")
+    await call(connection, "POST", "/v1/identity", claim(env={"LATE": "bound"}))
+    code = {"code": "import os, random; os.environ['LATE'], 'OLD' in os.environ, random.random()"}
+    drawn = set()
+    for context in ("default", other):
+        made = await call(connection, "POST", f"/v1/contexts/{context}/runs?wait_s=30", code)
+        late, old, number = ast.literal_eval(made["outputs"][-1]["data"]["text/plain"])
+        assert (late, old) == ("bound", False)
+        drawn.add(number)
+    assert len(drawn | {random.Random(1).random()}) == 3
+
+
+async def test_questions_and_new_kernels_after_a_claim_have_the_new_environment(
+    hub: Hub, guest: asyncio.subprocess.Process
+) -> None:
+    connection = await hub.take()
+    shown = (
+        "import os\nclass Shown:\n    def __repr__(self): return 'it is ' + os.environ.get('LATE', 'none')\nx = Shown()"
+    )
+    await run(connection, shown)
+    await call(connection, "POST", "/v1/identity", claim(env={"LATE": "bound"}))
+    told = await call(connection, "POST", "/v1/contexts/default/inspect", {"code": "x"})
+    assert "it is bound" in told["data"]["text/plain"]
+    new = (await call(connection, "POST", "/v1/contexts", {"cwd": "/"}))["id"]
+    code = {"code": "import os; os.environ['LATE']"}
+    made = await call(connection, "POST", f"/v1/contexts/{new}/runs?wait_s=30", code)
+    assert made["outputs"][-1]["data"]["text/plain"] == "'bound'"
+
+
+async def test_threads_of_a_kernel_and_cells_that_run_see_a_claim_without_another_cell(
+    hub: Hub, guest: asyncio.subprocess.Process
+) -> None:
+    connection = await hub.take()
+    watch = "import os, threading, time\ndef watch():\n    while os.environ.get('LATE') != 'bound': time.sleep(0.01)\n"
+    await run(connection, watch + "thread = threading.Thread(target=watch); thread.start()")
+    busy = (await call(connection, "POST", "/v1/contexts", {"cwd": "/"}))["id"]
+    runs = f"/v1/contexts/{busy}/runs"
+    running = await call(connection, "POST", f"{runs}?wait_s=0", {"code": watch + "watch()"})
+    await call(connection, "POST", "/v1/identity", claim(env={"LATE": "bound"}))
+    assert (await call(connection, "GET", f"{runs}/{running['id']}?wait_s=30"))["status"] == "ok"
+    assert await value(connection, "thread.join(); os.environ.pop('LATE')") == "'bound'"
+    assert await value(connection, "'LATE' in os.environ") == "False"  # it comes by two ways, and is taken on once
+
+
+async def test_a_copy_made_while_a_claim_waits_for_a_cell_has_the_environment_of_the_copy(
+    hub: Hub, guest: asyncio.subprocess.Process
+) -> None:
+    connection = await hub.take()
+    await run(connection, "import os")
+    claimed = {"LATE": "bound", "THEN": "1"}
+    await call(connection, "POST", "/v1/identity", claim(env=claimed))
+    connection = await rebirth(hub, was="e2", epoch="e3", env={"LATE": "again"})
+    assert await value(connection, "os.environ['LATE'], 'THEN' in os.environ") == "('again', False)"
+
+
+async def test_what_waits_goes_by_itself_unless_a_cell_has_brought_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloche_guest.contexts._pending_identity.LATER_S", 0.01)
+    sent: asyncio.Queue[Any] = asyncio.Queue()
+    pending = PendingIdentity(sent.put_nowait)
+    pending.put({"n": 1})
+    assert pending.with_cell() == {"identity": {"n": 1}}
+    pending.put({"n": 2})
+    pending.drop()
+    pending.put({"n": 3})
+    assert await asyncio.wait_for(sent.get(), 10) == {"n": 3}
+    pending.say()
+    assert sent.empty()
+    assert pending.with_cell() == {"identity": {"n": 3}}  # a cell may overtake a message on the control channel
+    assert pending.with_cell() == {}
 
 
 async def test_an_answer_that_is_older_than_the_claim_does_not_take_it_back(

@@ -217,7 +217,8 @@ class LiveContext:
         return await self._kernel.ask("control", kind, content, timeout_s)
 
     async def adopt(self, change: IdentityChange) -> None:
-        """Tell the kernel that the sandbox is another one now; return when it has taken that on, and its hooks have run.
+        """Tell the kernel that the sandbox is another one now; return when it has taken that on and its hooks have run, or
+        will do so before anything else.
 
         Raises:
             WaitTimeout, InternalError, ClocheError of a start that fails
@@ -226,7 +227,11 @@ class LiveContext:
             await asyncio.shield(self.started)
         if self._kernel is not None:
             content = change.for_kernel(self.id, self.body.env)
-            await self._kernel.ask("control", "cloche_identity_request", content)
+            has_runs = self._execution is not None or bool(self._queue.run_ids)
+            if change.may_wait and not has_runs and not self._kernel.has_hooks:
+                self._kernel.pending.put(content)
+            else:
+                await self._kernel.take_on(content)
 
     async def warm_up(self) -> None:
         """See `Kernel.warm_up`; nothing is done while it runs something.
@@ -395,7 +400,8 @@ class LiveContext:
             "allow_stdin": body.allow_stdin,
             "stop_on_error": False,  # the queue is ours; ipykernel would abort whatever comes next
         }
-        message_id = kernel.channels.send("shell", "execute_request", content, {"cloche": {"env": body.env}})
+        options = {"env": body.env, **kernel.pending.with_cell()}
+        message_id = kernel.channels.send("shell", "execute_request", content, {"cloche": options})
         self._requests[message_id] = run.id
         if len(self._requests) > MAX_REQUESTS_KNOWN:
             self._requests.popitem(last=False)

@@ -18,11 +18,16 @@ class IdentityChange:
     after: Mapping[str, str]
     identity: Identity
 
+    @property
+    def may_wait(self) -> bool:
+        """A claim is for what comes next. Copies and what goes on must know at once which one they are."""
+        return self.identity.reason == "claim"
+
     def for_kernel(self, context_id: str, env: Mapping[str, str]) -> dict[str, Any]:
         """The content of the message. Only what differs is told: everything else the code may have set itself.
 
         Random generators are seeded in copies, which must not draw the same numbers; a sandbox that goes on, or goes back,
-        keeps them. Each kernel gets a seed of its own.
+        keeps them. Each kernel gets a seed of its own. `once`: what may wait may come by two ways, and counts once.
         """
         before, after = {**self.before, **env}, {**self.after, **env}
         seeded = self.identity.seed and self.identity.reason in ("fork", "claim")
@@ -33,4 +38,5 @@ class IdentityChange:
             "seed": seed,
             "reason": self.identity.reason,
             "sandbox_id": self.identity.sandbox_id,
+            "once": self.identity.epoch if self.may_wait else "",
         }

@@ -20,20 +20,23 @@ from cloche_guest.contexts._kernel_process import (
     LaunchKernel,
     start_kernel_process,
 )
+from cloche_guest.contexts._pending_identity import PendingIdentity
+from cloche_guest.contexts._rehearsal import Rehearsal
 from cloche_guest.contexts._wire import Message
 
 ANSWER_TIMEOUT_S = 10.0
 """For questions while a run is busy. Native code that holds the interpreter lock delays them."""
 
-
-WARM_UP: Final = {"code": "1", "silent": False, "store_history": True, "stop_on_error": False}
-"""It goes the way of every cell, through the display of a result."""
+TAKE_ON: Final = "cloche_identity_request"
 
 OnMessage = Callable[[Channel, Message], None]
 
 
 class Kernel:
-    """One kernel. Messages that answer a question go to whoever asked; all others to `on_message`."""
+    """One kernel. Messages that answer a question go to whoever asked; all others to `on_message`.
+
+    `has_hooks`: code in it wants to be called when the sandbox becomes another one.
+    """
 
     def __init__(
         self,
@@ -43,8 +46,10 @@ class Kernel:
     ) -> None:
         self.process = process
         self._on_message = on_message
-        self._answers: dict[str, asyncio.Future[Message]] = {}
+        self._answers: dict[str, tuple[asyncio.Future[Message], Callable[[Message], object] | None]] = {}
         self.channels = Channels(context, process.base, process.key, self._take)
+        self.has_hooks = False
+        self.pending = PendingIdentity(lambda content: self.channels.send("control", TAKE_ON, content))
 
     async def ask(
         self,
@@ -53,16 +58,19 @@ class Kernel:
         content: Mapping[str, Any],
         timeout_s: float = ANSWER_TIMEOUT_S,
         metadata: Mapping[str, Any] | None = None,
+        hear: Callable[[Message], object] | None = None,
     ) -> dict[str, Any]:
-        """Send a request and return the content of its reply.
+        """Send a request and return the content of its reply. `hear` gets everything that the kernel says meanwhile about it.
 
         Raises:
             WaitTimeout: no reply in `timeout_s`, or the kernel ended.
             InternalError: the kernel says that it failed; the message has its words.
         """
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        if channel == "control":
+            self.pending.say()  # they are heard in order
         message_id = self.channels.send(channel, kind, content, metadata)
-        self._answers[message_id] = answer
+        self._answers[message_id] = answer, hear
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.wait((answer, self.process.exited), return_when=asyncio.FIRST_COMPLETED)
@@ -74,13 +82,27 @@ class Kernel:
             raise _no_answer(kind, "before it ended", timeout_s)
         return _content(kind, answer.result())
 
+    async def take_on(self, identity: Mapping[str, Any]) -> None:
+        """Tell it that its sandbox is another one now (`IdentityChange.for_kernel`); return when its hooks have run.
+
+        Raises:
+            WaitTimeout, InternalError: as `ask`.
+        """
+        self.pending.say()
+        self.pending.drop()
+        await self.ask("control", TAKE_ON, identity)
+
     async def warm_up(self) -> None:
         """Run a cell that leaves no trace, so that the next one costs no more than those after it.
 
         Raises:
             WaitTimeout, InternalError: as `ask`.
         """
-        await self.ask("shell", "execute_request", WARM_UP, metadata={"cloche": {"warm_up": True}})
+        rehearsal = Rehearsal()
+        cell = {"code": rehearsal.code, "silent": False, "store_history": True, "stop_on_error": False}
+        options = {"cloche": {"warm_up": True}}
+        await self.ask("shell", "execute_request", cell, metadata=options, hear=rehearsal.take)
+        rehearsal.finish()
 
     def become(self, on_message: OnMessage) -> None:
         """What it says goes there from now on."""
@@ -88,6 +110,7 @@ class Kernel:
 
     async def end(self) -> None:
         """Kill the process with everything it started, and release all."""
+        self.pending.drop()
         self.channels.close()
         await self.process.kill()
         self.process.release()
@@ -98,7 +121,12 @@ class Kernel:
         await self.end()
 
     def _take(self, channel: Channel, message: Message) -> None:
-        answer = self._answers.get(message.parent_id)
+        if message.kind == "cloche_hooks":
+            self.has_hooks = True
+            return
+        answer, hear = self._answers.get(message.parent_id, (None, None))
+        if hear is not None:
+            hear(message)
         if answer is None:
             self._on_message(channel, message)
         elif channel != "iopub" and not answer.done():

@@ -30,7 +30,7 @@ class ClocheKernel(IPythonKernel):
     """ipykernel with precise attribution of output, an environment per run and questions while busy.
 
     Options of one run come in the metadata of its execute_request, under ``cloche``: ``{"env": {name: value}}``; with
-    ``{"warm_up": True}`` it leaves no trace.
+    ``{"warm_up": True}`` it leaves no trace; ``{"identity": ...}`` is taken on before it (see `Rebirth`).
     """
 
     shell_class = KernelShell
@@ -57,7 +57,12 @@ class ClocheKernel(IPythonKernel):
         options = (cell_meta or {}).get("cloche", {})
         if options.get("warm_up"):
             with without_trace(self.shell):
-                return await super().do_execute(code, silent, *args, cell_meta=cell_meta, **kwargs)
+                reply = await super().do_execute(code, silent, *args, cell_meta=cell_meta, **kwargs)
+            if self._capture is not None:
+                self._capture.drain()
+            return reply
+        if "identity" in options:
+            self._rebirth.take_on(options["identity"])
         self._rebirth.run_hooks()
         if self._capture is not None:
             self._capture.begin(extract_header(self.get_parent("shell")))

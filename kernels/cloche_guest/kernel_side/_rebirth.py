@@ -1,7 +1,8 @@
 """A kernel whose sandbox has become another one: new environment, new seeds, and the hooks of the user.
 
 The message comes on the control channel, whose thread is never busy with user code, so environment and seeds change
-while a cell runs, too. Hooks are user code and run in the main thread: at once when it is idle, else when the cell has
+while a cell runs, too. Or it comes with a cell, before its code; also by both ways: each change is taken on once. Hooks are
+user code and run in the main thread: at once when it is idle, else when the cell has
 ended and before the next one begins.
 """
 
@@ -11,10 +12,11 @@ ended and before the next one begins.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from ._environment import Environment
-from ._sandbox_module import call_back, has_callbacks
+from ._sandbox_module import call_back, has_callbacks, tell_of_callbacks
 from ._seeding import seed_generators, stir_openssl
 
 REPLY = "cloche_identity_reply"
@@ -30,10 +32,30 @@ class Rebirth:
         self._kernel = kernel
         self._environment = environment
         self._waiting: list[tuple[str, str, threading.Event]] = []
+        self._taking = threading.Lock()
+        self._once = ""
 
     def install(self) -> None:
-        """Register the message."""
+        """Register the message, and say so when there are hooks: a change must not wait for a cell then."""
         self._kernel.control_handlers["cloche_identity_request"] = self._on_request
+        tell_of_callbacks(lambda: self._kernel.session.send(self._kernel.iopub_socket, "cloche_hooks", {}))
+
+    def take_on(self, content: Mapping[str, Any]) -> threading.Event | None:
+        """The event is set when the hooks have run. None: nothing is left to do."""
+        with self._taking:
+            if content["once"] and content["once"] == self._once:
+                return None
+            self._once = content["once"]
+            self._environment.change(content["set"], content["unset"])
+            stir_openssl()
+            if content["seed"]:
+                seed_generators(bytes.fromhex(content["seed"]))
+            if not has_callbacks() and not self._kernel.is_executing:
+                # Nothing is left for the main thread. Without this a claim cost two more threads' wake-ups, and one new thread.
+                return None
+            done = threading.Event()
+            self._waiting.append((content["reason"] or "", content["sandbox_id"], done))
+            return done
 
     def run_hooks(self) -> None:
         """In the main thread, between cells."""
@@ -43,17 +65,10 @@ class Rebirth:
             done.set()
 
     async def _on_request(self, stream: Any, identity: Any, parent: dict[str, Any]) -> None:
-        content = parent["content"]
-        self._environment.change(content["set"], content["unset"])
-        stir_openssl()
-        if content["seed"]:
-            seed_generators(bytes.fromhex(content["seed"]))
-        if not has_callbacks() and not self._kernel.is_executing:
-            # Nothing is left for the main thread. Without this a claim cost two more threads' wake-ups, and one new thread.
+        done = self.take_on(parent["content"])
+        if done is None:
             self._kernel.session.send(stream, REPLY, {"status": "ok", "hooks_ran": True}, parent, identity)
             return
-        done = threading.Event()
-        self._waiting.append((content["reason"] or "", content["sandbox_id"], done))
         self._kernel.io_loop.add_callback(self._run_hooks_when_idle)
         threading.Thread(target=self._answer, args=(stream, identity, parent, done), daemon=True).start()
 

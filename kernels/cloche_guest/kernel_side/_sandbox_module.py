@@ -14,6 +14,7 @@ Callback = TypeVar("Callback", bound=Callable[[str, str], object])
 NAME = "cloche_sandbox"
 
 _callbacks: dict[object, Callable[[str, str], object]] = {}
+_listeners: list[Callable[[], object]] = []
 
 
 def on_restore(callback: Callback) -> Callback:
@@ -26,12 +27,19 @@ def on_restore(callback: Callback) -> Callback:
     """
     name = getattr(callback, "__qualname__", "<")
     _callbacks[callback if "<" in name else (callback.__module__, name)] = callback
+    for listener in _listeners:
+        listener()
     return callback
 
 
 def sandbox_id() -> str:
     """Of the sandbox this code is in now."""
     return os.environ.get("CLOCHE_SANDBOX_ID", "")
+
+
+def tell_of_callbacks(listener: Callable[[], object]) -> None:
+    """Call it whenever there is a new one, in the thread that made it."""
+    _listeners[:] = [listener]
 
 
 def has_callbacks() -> bool:
