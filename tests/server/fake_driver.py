@@ -41,6 +41,7 @@ class FakeDriver:
     checkpoint_error: Exception | None = None
     checkpoints: list[tuple[str, Path, bool]] = field(default_factory=list)
     paused: set[str] = field(default_factory=set)
+    dying: set[str] = field(default_factory=set)
     disk_bytes: int = 0
     ahead: list[str] = field(default_factory=list)
     """Whose start was to wait for its checkpoint."""
@@ -133,6 +134,9 @@ class FakeDriver:
         if not keep_running:
             await self.destroy(sandbox_id)
         return Checkpoint(memory, 0.01, (CHECKPOINT_FILE,), saved.stat().st_blocks * 512)
+
+    def is_dying(self, sandbox_id: str) -> bool:
+        return sandbox_id in self.dying
 
     async def wait_exit(self, sandbox_id: str) -> SandboxStatus:
         return await asyncio.shield(self.ends[sandbox_id])

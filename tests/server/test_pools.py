@@ -14,6 +14,7 @@ import pytest
 from cloche.errors import StorageFull
 from cloche.models import Role
 from cloche_server.drivers import ExitReason, RunState, SandboxStatus
+from cloche_server.templates import SandboxWorkshop
 
 from . import fake_guest
 from .conftest import Harness, harness
@@ -365,6 +366,46 @@ async def test_what_is_ready_survives_a_restart(short_dir: Path) -> None:
         assert made["id"] in parked
         assert made["origin"]["warm"] is True
         await close_guests(new)
+
+
+async def test_after_a_restart_one_whose_context_was_not_started_is_removed(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was adopted without its context when a server ended in between, and handed out."""
+    driver, begun = FakeDriver(), asyncio.Event()
+
+    async def never(_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with harness(short_dir, driver) as old:
+        (ready,) = await pool_with(old, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr("cloche_server.pools._keeper.start_default_context", never)
+            patched.setattr(SandboxWorkshop, "discard", as_if_killed)
+            await old.client.put("/v1/pools/p", json={"min": 2, "max": 5})
+            await asyncio.wait_for(begun.wait(), 20)
+            (half,) = driver.specs.keys() - {ready}
+            await old.server.services.pools.close()
+    assert half in driver.specs
+    async with harness(short_dir, driver) as new:
+        await until(lambda: half in driver.destroyed)
+        assert ready in await filled(new, 2)
+        await close_guests(new)
+
+
+async def as_if_killed(*_: object) -> None:
+    """Nothing is cleaned up."""
+
+
+async def test_one_that_was_killed_while_it_stood_still_is_not_handed_out(cloche: Harness) -> None:
+    await pool_with(cloche, 3)
+    (frozen,) = cloche.driver.paused
+    cloche.driver.dying.add(frozen)
+    made = [(await create(cloche, name=f"n{n}"))["id"] for n in range(2)]
+    assert frozen not in made
+    await until(lambda: frozen in cloche.driver.destroyed)
+    assert (await create(cloche))["id"] != frozen
 
 
 async def test_after_a_restart_what_belongs_to_no_pool_is_removed(short_dir: Path) -> None:

@@ -237,6 +237,9 @@ class Driver(Protocol):
     async def inspect(self, sandbox_id: str) -> SandboxStatus:
         """What is true now."""
 
+    def is_dying(self, sandbox_id: str) -> bool:
+        """It was killed while it stood still, and ends when it goes on: with cgroups of version 1 it still counts as there."""
+
     async def wait_exit(self, sandbox_id: str) -> SandboxStatus:
         """Returns when the sandbox is neither running nor paused; at once when it was not."""
 

@@ -174,6 +174,9 @@ class OciDriver:
     async def inspect(self, sandbox_id: str) -> SandboxStatus:
         return await self._watching.inspect(sandbox_id)
 
+    def is_dying(self, sandbox_id: str) -> bool:
+        return self._watching.is_dying(sandbox_id)
+
     async def wait_exit(self, sandbox_id: str) -> SandboxStatus:
         return await self._watching.wait_exit(sandbox_id)
 

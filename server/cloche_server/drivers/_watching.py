@@ -7,8 +7,11 @@ processes that are provably that sandbox's.
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
 from collections.abc import Callable, Set
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from cloche.errors import SandboxNotRunning
@@ -30,6 +33,9 @@ ENDING_BOUND_S: Final = 0.1
 
 SETTLE_S: Final = 1.0
 """Between two looks at a sandbox whose save was abandoned. Measured: a save takes 0.1 to 0.3 s for 100 MB."""
+
+SIGKILL_BIT: Final = 1 << (signal.SIGKILL - 1)
+_PENDING: Final = re.compile(r"^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)$", re.MULTILINE)
 
 OUTPUT_TAIL_CHARS: Final = 4_000
 """Of the console, in errors and statuses: a traceback's end says what went wrong."""
@@ -67,6 +73,15 @@ class Watching:
             return int(self._layout.of(sandbox_id).pid.read_text())
         except (FileNotFoundError, ValueError):
             return None
+
+    def is_dying(self, sandbox_id: str) -> bool:
+        """SIGKILL waits for its first process, or for the process' main thread."""
+        pid = self.pid(sandbox_id)
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return False  # it has ended, or never began: that is not asked here
+        return any(int(mask, 16) & SIGKILL_BIT for mask in _PENDING.findall(status))
 
     async def inspect(self, sandbox_id: str) -> SandboxStatus:
         check_sandbox_id(sandbox_id)

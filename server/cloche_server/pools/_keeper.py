@@ -20,7 +20,7 @@ from cloche_server.pools._pool import LivePool
 from cloche_server.pools.parked import Parked
 from cloche_server.pools.recipe import create_of, recipe_of_row
 from cloche_server.sandboxes._live import Live
-from cloche_server.templates import Guest, Workshop, start_default_context
+from cloche_server.templates import FILLING, Guest, Workshop, start_default_context
 
 _LOG: Final = logging.getLogger("cloche.pools")
 
@@ -178,13 +178,14 @@ class Keeper:
         wanted = (
             SandboxCreate(template=recipe.template, warm=False) if recipe.template is not None else create_of(pool.row)
         )
-        live = await self._workshop.make(pool.row.owner, wanted, pool.row.name)
+        live = await self._workshop.make(pool.row.owner, wanted, FILLING)
         if recipe.template is None:
             try:
                 await start_default_context(Guest(live.uplink.pool))
             except BaseException:
                 await asyncio.shield(self._workshop.discard(live.row.id))
                 raise
+        self._workshop.belongs_to(live, pool.row.name)
         return live
 
     # Tending

@@ -5,10 +5,11 @@ from cloche_server.templates._sandbox_workshop import SandboxWorkshop, Save
 from cloche_server.templates._service import TemplateService
 from cloche_server.templates._starting import TemplateStarts, check_only_bound_late
 from cloche_server.templates._steps import start_default_context
-from cloche_server.templates._workshop import BUILDER, Workshop
+from cloche_server.templates._workshop import BUILDER, FILLING, Workshop
 
 __all__ = [
     "BUILDER",
+    "FILLING",
     "Guest",
     "SandboxWorkshop",
     "Save",

@@ -66,7 +66,12 @@ class SandboxWorkshop:
 
     def parked(self, sandbox_id: str) -> Live | None:
         live = self._sandboxes.registry.live.get(sandbox_id)
-        return live if live is not None and live.row.pool is not None else None
+        if live is None or live.row.pool is None or live.driver.is_dying(sandbox_id):
+            return None
+        return live
+
+    def belongs_to(self, live: Live, pool: str) -> None:
+        live.row = self._sandboxes.store.update(live.row, pool=pool)
 
     async def freeze(self, live: Live) -> bool:
         if "pause" not in live.driver.capabilities:

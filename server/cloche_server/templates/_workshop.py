@@ -10,6 +10,9 @@ from cloche_server.sandboxes._live import Live
 BUILDER: Final = "@build"
 """Where a template's builder is parked. No pool can have this name, so nobody is ever given one."""
 
+FILLING: Final = "@fill"
+"""Where one of a pool is until everything in it is started; a server that finds it there after a crash throws it away."""
+
 
 class Workshop(Protocol):
     """Everything it makes belongs to an owner, and is hidden from him until it is claimed."""
@@ -18,7 +21,10 @@ class Workshop(Protocol):
         """A running sandbox, parked in ``pool``. Raises what a create does; then nothing is left."""
 
     def parked(self, sandbox_id: str) -> Live | None:
-        """One that was made here, still runs, and is nobody's yet."""
+        """One that was made here, still runs and was not killed while it stood still, and is nobody's yet."""
+
+    def belongs_to(self, live: Live, pool: str) -> None:
+        """It is parked there from now on."""
 
     async def freeze(self, live: Live) -> bool:
         """It stands still, and costs memory alone, until `thaw`; False where the driver cannot. `ClocheError`."""

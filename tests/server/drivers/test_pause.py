@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cloche.errors import InternalError
+from cloche.errors import InternalError, SandboxNotRunning
 from cloche_server.drivers import OciDriver, RunState, open_drivers
 from cloche_server.drivers._cgroup import detect_layout
 from cloche_server.drivers._cgroup_files import Freezer
@@ -117,6 +118,19 @@ def test_the_end_of_a_paused_sandbox_is_noticed(sandbox: Sandbox) -> None:
         assert (await asyncio.wait_for(waiting, 30)).state is RunState.EXITED
 
     asyncio.run(wait_while_paused())
+
+
+def test_one_that_was_killed_while_it_stands_still_is_known_to_die(sandbox: Sandbox) -> None:
+    """With cgroups of version 1 the signal waits; with version 2 it ends at once."""
+    driver = sandbox.driver
+    asyncio.run(driver.pause(sandbox.id))
+    assert not driver.is_dying(sandbox.id)
+    assert asyncio.run(driver.inspect(sandbox.id)).state is RunState.PAUSED
+    os.kill(int(driver._layout.of(sandbox.id).pid.read_text()), signal.SIGKILL)
+    assert driver.is_dying(sandbox.id) or not asyncio.run(driver.inspect(sandbox.id)).is_alive
+    with suppress(SandboxNotRunning):
+        asyncio.run(driver.resume(sandbox.id))
+    assert asyncio.run(asyncio.wait_for(driver.wait_exit(sandbox.id), 20)).state is RunState.EXITED
 
 
 def save_paused(sandbox: Sandbox, directory: Path) -> float:
