@@ -41,7 +41,7 @@ class Row:
 
 def rows_of(samples: Sequence[Samples], baseline: str | None = None) -> list[Row]:
     """Rows in the order given; no ratios without a baseline."""
-    base = next((one.median for one in samples if one.name == baseline), None)
+    base = next((one.median for one in samples if one.name == baseline and one.ms), None)
     return [
         Row(one.name, len(one.ms), one.median, one.p95, one.median / base if base else None)
         for one in samples
