@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from cloche.errors import ClocheError
 from cloche_server.images.build import build_image
 from cloche_server.images.image import Image
 from cloche_server.images.paths import checkout_root
@@ -35,8 +33,7 @@ def image() -> None:
 def build(name: str, directory: Path | None, fresh: bool, as_json: bool) -> None:
     """Build NAME from DIRECTORY (with a Dockerfile); without one, from Cloche's own sandbox_images/NAME."""
     source = directory or checkout_root() / "sandbox_images" / name
-    with _errors_for_people():
-        built = build_image(ImageStore(), name, source, _reporter(), fresh=fresh)
+    built = build_image(ImageStore(), name, source, _reporter(), fresh=fresh)
     click.echo(json.dumps(_as_dict(built)) if as_json else f"{built.name} {built.digest}")
 
 
@@ -44,8 +41,7 @@ def build(name: str, directory: Path | None, fresh: bool, as_json: bool) -> None
 @_as_json
 def list_images(as_json: bool) -> None:
     """List the images on this machine."""
-    with _errors_for_people():
-        images = ImageStore().list()
+    images = ImageStore().list()
     if as_json:
         click.echo(json.dumps([_as_dict(one) for one in images]))
     elif not images:
@@ -58,8 +54,7 @@ def list_images(as_json: bool) -> None:
 @click.argument("reference")
 def inspect(reference: str) -> None:
     """Show everything about one image (name, digest, or the digest's first digits) as JSON."""
-    with _errors_for_people():
-        found = ImageStore().resolve(reference)
+    found = ImageStore().resolve(reference)
     click.echo(json.dumps(_as_dict(found), indent=2))
 
 
@@ -69,8 +64,7 @@ def remove(references: Sequence[str]) -> None:
     """Remove images. Refused while a sandbox uses the tree."""
     store = ImageStore()
     for reference in references:
-        with _errors_for_people():
-            gone = store.remove(reference, sandboxes_over(store))
+        gone = store.remove(reference, sandboxes_over(store))
         click.echo(f"removed {reference}" if gone else f"removed the name {reference}; the tree has other names")
 
 
@@ -78,8 +72,7 @@ def remove(references: Sequence[str]) -> None:
 def prune() -> None:
     """Remove images that lost their name to a newer build and that no sandbox uses."""
     store = ImageStore()
-    with _errors_for_people():
-        removed = store.prune(sandboxes_over(store))
+    removed = store.prune(sandboxes_over(store))
     click.echo(f"removed {len(removed)} image(s)")
 
 
@@ -106,11 +99,3 @@ def _reporter() -> Callable[[str], None]:
         click.echo(f"[{time.monotonic() - started:6.1f}s] {line}", err=True)
 
     return report
-
-
-@contextmanager
-def _errors_for_people() -> Iterator[None]:
-    try:
-        yield
-    except ClocheError as error:
-        raise click.ClickException(str(error)) from error

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from cloche.cli._failures import SERVICE, USAGE, run_command
 from cloche_server.images.cli import image
 from cloche_server.images.store import ImageStore
 from cloche_server.images.users import sandboxes_over
@@ -43,11 +44,11 @@ def test_progress_goes_to_standard_error_with_the_time_since_the_start(make_dire
 
 
 @pytest.mark.parametrize("words", [("inspect", "absent"), ("rm", "absent"), ("build", "absent")])
-def test_errors_are_one_line_for_people(words: tuple[str, ...]) -> None:
-    result = call(*words)
-    assert result.exit_code == 1
-    assert result.stderr.startswith("Error: ")
-    assert "Traceback" not in result.output
+def test_errors_are_one_line_for_people(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(image, list(words)) in {USAGE, SERVICE}
+    said = capsys.readouterr().err
+    assert said.startswith("cloche: ")
+    assert "Traceback" not in said
 
 
 def test_prune_keeps_what_has_a_name(make_directory: MakeDirectory) -> None:
