@@ -204,3 +204,34 @@ async def test_refills_wait_while_a_call_tells_a_guest(cloche: Harness) -> None:
     go.set()
     assert (await call).status_code == 200
     await until(lambda: foreground.is_quiet)
+
+
+async def test_one_that_is_deleted_while_it_is_told_is_gone_and_did_not_fail(
+    cloche: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its calls heard that its guest had refused to be it, and its journal that it had failed."""
+    sandbox_id = await claimed(cloche)
+    answers, begun, goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    destroy = cloche.driver.destroy
+
+    async def late(*call: Any) -> None:
+        await answers.wait()
+        await refuse(*call)
+
+    async def slow(one: str) -> None:
+        begun.set()
+        await goes_on.wait()
+        await destroy(one)
+
+    guest_raw(cloche, sandbox_id, late)
+    call = asyncio.create_task(cloche.client.get(f"/v1/sandboxes/{sandbox_id}/contexts"))
+    await until(lambda: told(cloche, sandbox_id))
+    monkeypatch.setattr(cloche.driver, "destroy", slow)
+    deleting = asyncio.create_task(cloche.client.delete(f"/v1/sandboxes/{sandbox_id}"))
+    await begun.wait()
+    answers.set()
+    heard = await call
+    assert (heard.status_code, heard.json()["code"]) == (410, "gone"), heard.text
+    assert row(cloche, sandbox_id).failure is None
+    goes_on.set()
+    assert (await deleting).status_code == 200

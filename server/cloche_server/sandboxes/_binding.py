@@ -23,7 +23,7 @@ from cloche_server.relay import GuestCall, call_guest
 from cloche_server.sandboxes._changes import retrieve
 from cloche_server.sandboxes._failure import not_running
 from cloche_server.sandboxes._live import Live
-from cloche_server.sandboxes._registry import Registry
+from cloche_server.sandboxes._registry import Registry, gone
 from cloche_server.sandboxes._watching import Watching
 from cloche_server.state import SandboxRow
 
@@ -103,6 +103,8 @@ class Binding:
         self._not_before.pop(row.id, None)
 
     async def _what_happened(self, live: Live, error: ClocheError) -> ClocheError:
+        if live.row.id in self._watching.deleting:  # its owner ends it; that is no failure of it
+            return gone(live.row.id)
         await self._watching.settle(live.row.id, ENDING_S)
         row = self._registry.known(live.row.id)
         if row.state is not SandboxState.RUNNING:

@@ -124,6 +124,8 @@ class SandboxService:
         if live is not None and row.state is SandboxState.RUNNING:
             await self.binding.bound(live)
             return live
+        if sandbox_id in self._watching.deleting:
+            raise gone(sandbox_id)
         raise not_running(row)
 
     async def settle(self, sandbox_id: str, bound_s: float = 1.0) -> None:

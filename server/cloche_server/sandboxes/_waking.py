@@ -21,7 +21,7 @@ from cloche_server.sandboxes._changes import WAIT_S, Changes, retrieve
 from cloche_server.sandboxes._failure import ASLEEP, not_running
 from cloche_server.sandboxes._journal_events import tell_state
 from cloche_server.sandboxes._live import Live
-from cloche_server.sandboxes._registry import Registry
+from cloche_server.sandboxes._registry import Registry, gone
 from cloche_server.sandboxes._saved import SavedIdentity
 from cloche_server.sandboxes._seams import Volumes
 from cloche_server.sandboxes._start import Life, Source, start_sandbox
@@ -82,6 +82,8 @@ class Waking:
                 await self.resume(row.id)
             elif row.state in TRANSIENT and row.state is not _S.CREATING:
                 await self._changes.settled(row.id, WAIT_S)
+            elif row.id in self._watching.deleting:
+                raise gone(row.id)
             else:
                 raise not_running(row)
             row = self._registry.known(row.id)
