@@ -34,7 +34,7 @@ CHECK = 'print(len(frame), float(frame["a"].sum()) == total, frame.attrs.get("mi
 
 @pytest.fixture
 def source(client: httpx.Client, make_sandbox: Callable[..., str]) -> Iterator[str]:
-    """With a frame, vi and a web server; its children are deleted with it."""
+    """With a frame, vim and a web server; its children are deleted with it."""
     sandbox_id = make_sandbox(driver="gvisor", resources={"memory_mb": 1024})
     assert int(inside.run(client, sandbox_id, FRAME)) >= FRAME_MB - 1
     inside.write(client, sandbox_id, "/workspace/note.txt", "a line of the source\n")
@@ -49,7 +49,7 @@ def source(client: httpx.Client, make_sandbox: Callable[..., str]) -> Iterator[s
 def test_children_have_the_frame_the_terminal_and_the_server_and_share_nothing(
     server: ServerProcess, client: httpx.Client, source: str
 ) -> None:
-    terminal = open_terminal(client, source, "vi", "/workspace/note.txt")
+    terminal = open_terminal(client, source, "vim", "/workspace/note.txt")
     viewer = attach(server, source, terminal)
     viewer.until("a line of the source")
     children = inside.fork(client, source, count=CHILDREN, envs=[{"N": str(n)} for n in range(CHILDREN)])
@@ -81,7 +81,7 @@ def test_children_have_the_frame_the_terminal_and_the_server_and_share_nothing(
     assert inside.read(client, source, "/workspace/note.txt") == "a line of the source\n"
     viewer.cut()  # streams end at a fork, as at a restart of the server
     viewer.attach()
-    viewer.type(":q\r")  # it was in vi all the time
+    viewer.type(":q\r")  # it was in vim all the time
     assert viewer.until_closed() == 1000
     viewer.close()
 
