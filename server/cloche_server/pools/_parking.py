@@ -22,8 +22,8 @@ WARM_UP: Final = GuestCall("POST", "/v1/warm-up", {204, 404}, bound_s=15.0)
 longer on gVisor (measured). 404: of a guest that was saved by an older version."""
 
 ROUNDS: Final = 3
-"""Of warming up. After one the first two cells took 5 ms more processor time each than later ones on gVisor (7 claims), after three the
-second takes what they take (measured)."""
+"""Of warming up. After one, the first two cells took 5 ms more processor time each than later ones on gVisor (7 claims);
+after three, the second takes what they take (measured)."""
 
 HEALTH: Final = GuestCall("GET", "/v1/health", {200}, bound_s=2.0)
 
