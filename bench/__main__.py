@@ -195,7 +195,9 @@ def density(image: str | None, drivers: Sequence[str], n: int, as_json: bool) ->
 @bench.command()
 @image_option
 @click.option("--children", "counts", type=int, multiple=True, default=(1, 5, 20), show_default=True)
-@click.option("--megabytes", default=20, show_default=True, help="Of the frame in the source's kernel.")
+@click.option(
+    "--megabytes", default=20, show_default=True, help="Of the frame in the source's kernel; 0: not even pandas."
+)
 @click.option("-n", default=5, show_default=True, help="Forks of each size.")
 @json_option
 def fork(image: str | None, counts: Sequence[int], megabytes: int, n: int, as_json: bool) -> None:

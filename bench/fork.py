@@ -14,11 +14,16 @@ from bench._report import Table
 from bench._samples import Samples, rows_of
 from cloche import Client, Sandbox
 
-TICKING = """
-import threading, time
+FRAME = """
 import numpy, pandas
 frame = pandas.DataFrame({{"a": numpy.arange({megabytes} * 131072)}})
 total = int(frame["a"].sum())
+"""
+BARE = """
+frame, total = {"a": range(1000)}, 499500
+"""
+TICKING = """
+import threading, time
 gap = 0.0
 def tick():
     global gap
@@ -30,13 +35,15 @@ def tick():
         last = now
 threading.Thread(target=tick, daemon=True).start()
 """
-ANSWER = 'print(int(frame["a"].sum()) == total)'
+ANSWER = 'print(int(sum(frame["a"]) if type(frame) is dict else frame["a"].sum()) == total)'
 
 
 def measure(client: Client, image: str | None, counts: Sequence[int], megabytes: int, n: int) -> list[Table]:
-    """One table for each number of children, ``n`` forks each, of one source with a frame of so many MB."""
+    """One table for each number of children, ``n`` forks each, of one source with a frame of so many MB; with 0 of them it has
+    a kernel that imported nothing."""
+    setup = FRAME.format(megabytes=megabytes) if megabytes else BARE
     with Sandbox.create(image, client=client, driver="gvisor") as source:
-        source.run(TICKING.format(megabytes=megabytes)).raise_for_error()
+        source.run(setup + TICKING).raise_for_error()
         return [_of_count(source, count, megabytes, n) for count in counts]
 
 
@@ -60,7 +67,8 @@ def _of_count(source: Sandbox, count: int, megabytes: int, n: int) -> Table:
             gap.add_s(float(source.run("print(gap)").raise_for_error().stdout))
             paused.add_s(children.paused_s)
             fork.add_s(forked - begun)
-    title = f"fork({count}) of a kernel with pandas and {megabytes} MB on gvisor"
+    what = f"pandas and {megabytes} MB" if megabytes else "nothing imported"
+    title = f"fork({count}) of a kernel with {what} on gvisor"
     return Table(title, rows_of([calm, paused, gap, fork, first, total]))
 
 

@@ -35,6 +35,8 @@ def client(server: ServerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.chdir(tmp_path)
     with Client() as made:
         yield made
+        for snapshot in made.snapshots.list():  # their names are free for the next document
+            made.snapshots.delete(snapshot.id)
 
 
 def run(code: str, **names: object) -> None:
