@@ -57,7 +57,7 @@ types: venv  ## mypy --strict
 
 pytest: setup  ## the tests; TESTS=path for some of them
 	@echo 'pytest: $(TESTS)'
-	@$(ROOT) $(BIN)/python -m pytest --randomly-seed=$(SEED) $(TESTS)
+	@$(ROOT) $(BIN)/python -m pytest --randomly-seed=$(SEED) --durations=25 --durations-min=3 $(TESTS)
 
 lock: venv  ## write the hashed lock files anew
 	@scripts/lock
