@@ -1,8 +1,10 @@
 """One context: a kernel, a queue of runs, and the one task that owns both.
 
-Everything that happens (a request, a message of the kernel, its death) only changes fields and sets `_changed`; the
-task `_serve` wakes, looks at all of it and acts. So there is one place that sends code, interrupts, kills and
+Everything that happens (a request, a message of the kernel, its death) only changes fields and sets `Status.changed`;
+the task `_serve` wakes, looks at all of it and acts. So there is one place that sends code, interrupts, kills and
 restarts, and no two of these can overlap.
+
+The parts: `Status` has the state, `Turns` the runs, `Output` what they show, `Execution` the run that runs now.
 """
 
 from __future__ import annotations
@@ -10,73 +12,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-import zmq
-from pydantic import JsonValue
-
-from cloche.errors import ClocheError, Conflict, ContextDead, Gone, InternalError, LimitReached
-from cloche.models import (
-    Context,
-    ContextCreate,
-    ContextState,
-    Failure,
-    HistoryEntry,
-    RunCreate,
-    RunState,
-    RunStatus,
-)
-from cloche_guest.clock import Clock
+from cloche.errors import ClocheError, Conflict, ContextDead, Gone, InternalError
+from cloche.models import Context, ContextCreate, ContextState, Failure, RunCreate, RunState, RunStatus
 from cloche_guest.contexts._channels import Channel
 from cloche_guest.contexts._context_journal import ContextJournal
-from cloche_guest.contexts._displays import Displays
 from cloche_guest.contexts._execution import Execution
 from cloche_guest.contexts._failure import explain_ours
-from cloche_guest.contexts._history import HistoryLog
 from cloche_guest.contexts._identity_change import IdentityChange
 from cloche_guest.contexts._kernel import ANSWER_TIMEOUT_S, Kernel, start_kernel
 from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
-from cloche_guest.contexts._launcher import Launcher
-from cloche_guest.contexts._queue import MAX_QUEUE, Queue
-from cloche_guest.contexts._router import (
-    Fact,
-    Shown,
-    Text,
-    read_message,
-)
+from cloche_guest.contexts._output import Output
+from cloche_guest.contexts._router import Fact, Shown, read_message
 from cloche_guest.contexts._run import RunRecord
-from cloche_guest.contexts._runs import Runs, new_id
-from cloche_guest.contexts._spare import Spares
+from cloche_guest.contexts._status import Status
 from cloche_guest.contexts._supervision import Decision, Step, Watch, decide
+from cloche_guest.contexts._surroundings import Surroundings
+from cloche_guest.contexts._turns import Turns
 from cloche_guest.contexts._wire import Message
 from cloche_guest.identity import new_epoch
 
 log = logging.getLogger(__name__)
 
-MAX_REQUESTS_KNOWN: Final = 1000
-"""Requests whose late output can still be told apart: threads of the last thousand runs."""
-
 MAX_IDLE_DEATHS: Final = 3
 """A kernel that dies this often in a row without finishing a run is not started again: something kills every kernel."""
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What a context needs of the guest."""
-
-    launcher: Launcher
-    spares: Spares
-    zmq_context: zmq.Context[zmq.Socket[bytes]]
-    environment: Callable[[], dict[str, str]]
-    starts: asyncio.Semaphore
-    """Kernels starting at one time: starting is CPU bound, more at once only makes all of them late."""
-    tell: Callable[[str, Mapping[str, JsonValue]], None]
-    """Gets the events for the sandbox' journal."""
-    clock: Clock
 
 
 class LiveContext:
@@ -85,26 +47,19 @@ class LiveContext:
     def __init__(self, context_id: str, body: ContextCreate, spec: KernelSpec, around: Surroundings) -> None:
         self.id = context_id
         self.body = body
-        self.runs = Runs()
-        self.history = HistoryLog()
         self.journal = ContextJournal()
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._spec = spec
         self._around = around
-        self._state = ContextState.STARTING
-        self._generation = 0
-        self._execution_count = 0
-        self._queue = Queue()
+        self._status = Status(context_id, body.name, self.journal, around.tell, around.clock)
+        self._turns = Turns(context_id, self.journal, self._status.touch)
+        self.runs = self._turns.runs
+        self.history = self._turns.history
+        self._output = Output(self.runs, self.journal)
         self._kernel: Kernel | None = None
         self._execution: Execution | None = None
-        self._failure: Failure | None = None
         self._idle_deaths = 0
         self._restart: asyncio.Future[None] | None = None
-        self._requests: OrderedDict[str, str] = OrderedDict()
-        self._displays = Displays()
-        self._changed = asyncio.Event()
-        self._created_at = self._last_activity_at = datetime.now(UTC)
-        self.worked_at = around.clock()
         self._task = asyncio.create_task(self._serve(), name=f"context {context_id}")
 
     # What others ask.
@@ -120,13 +75,13 @@ class LiveContext:
             limits=self.body.limits,
             restart_policy=self.body.restart_policy,
             interrupt_grace_s=self.body.interrupt_grace_s,
-            state=self._state,
-            generation=self._generation,
-            execution_count=self._execution_count,
-            queue=self._queue.run_ids,
-            created_at=self._created_at,
-            last_activity_at=self._last_activity_at,
-            failure=self._failure,
+            state=self._status.state,
+            generation=self._status.generation,
+            execution_count=self._status.execution_count,
+            queue=self._turns.run_ids,
+            created_at=self._status.created_at,
+            last_activity_at=self._status.last_activity_at,
+            failure=self._status.failure,
         )
 
     def submit(self, body: RunCreate) -> RunRecord:
@@ -136,32 +91,22 @@ class LiveContext:
             Conflict: the id names another run.
             ContextDead, Gone, LimitReached
         """
-        known = self.runs.find(body.id) if body.id is not None else None
-        if known is not None:
-            if not known.is_same(body):
-                raise Conflict(f"run {body.id} has another body", details={"kind": "run", "id": body.id})
-            return known
-        self._check_alive()
-        if self._queue.is_full:
-            raise LimitReached(f"{MAX_QUEUE} runs wait in {self.id} already", details={"limit": MAX_QUEUE})
-        run = RunRecord(body.id or new_id("run-"), self.id, body)
-        self.runs.add(run)
-        self._queue = self._queue.add(run.id)
-        self.journal.note("queued", {"run_id": run.id})
-        self._touch()
-        return run
+        known = self._turns.find_same(body)
+        if known is None:
+            self._status.check_alive()
+            known = self._turns.add(body)
+        return known
 
     def interrupt(self) -> None:
         """Stop the running run, if there is one."""
         if self._execution is not None:
             self._execution.ask_to_stop()
-            self._changed.set()
+            self._status.changed.set()
 
     def interrupt_run(self, run: RunRecord) -> None:
         """Stop a run wherever it is: in the queue it is aborted, running it is interrupted, finished it stays."""
         if run.state is RunState.QUEUED:
-            self._queue = self._queue.cancel(run.id)
-            self._end_run(run, RunStatus.ABORTED, Failure(reason="interrupted", message="cancelled in the queue"), None)
+            self._turns.cancel(run)
         elif self._execution is not None and self._execution.run is run:
             self.interrupt()
 
@@ -175,7 +120,7 @@ class LiveContext:
             raise Conflict(f"run {run.id} does not wait for input", details={"kind": "run", "id": run.id})
         run.input_request = None
         self._kernel.channels.send("stdin", "input_reply", {"value": text, "status": "ok"})
-        self._touch()
+        self._status.touch()
 
     async def restart(self) -> None:
         """Return when a new kernel answers, or raise why there is none.
@@ -186,7 +131,7 @@ class LiveContext:
         if self._restart is None:
             self._restart = asyncio.get_running_loop().create_future()
             self._restart.add_done_callback(_retrieve)
-        self._changed.set()
+        self._status.changed.set()
         await asyncio.shield(self._restart)
 
     async def delete(self, grace_s: float | None = None) -> None:
@@ -199,8 +144,8 @@ class LiveContext:
                 Gone(f"context {self.id} was deleted", details={"kind": "context", "id": self.id})
             )
         await self._end_kernel(grace_s)
-        self._drop_runs(explain_ours("deleted"))
-        self._set_state(ContextState.DEAD, explain_ours("deleted"))
+        self._turns.drop_all(explain_ours("deleted"))
+        self._status.become(ContextState.DEAD, explain_ours("deleted"))
         self.journal.feed.close()
 
     async def ask(self, kind: str, content: dict[str, Any], timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
@@ -209,11 +154,11 @@ class LiveContext:
         Raises:
             ContextDead, WaitTimeout, InternalError
         """
-        self._check_alive()
+        self._status.check_alive()
         if self._kernel is None:
             await asyncio.shield(self.started)
         if self._kernel is None:
-            raise ContextDead(f"context {self.id} has no kernel right now", details={"state": self._state.value})
+            raise ContextDead(f"context {self.id} has no kernel right now", details={"state": self._status.state.value})
         return await self._kernel.ask("control", kind, content, timeout_s)
 
     async def adopt(self, change: IdentityChange) -> None:
@@ -227,7 +172,7 @@ class LiveContext:
             await asyncio.shield(self.started)
         if self._kernel is not None:
             content = change.for_kernel(self.id, self.body.env)
-            has_runs = self._execution is not None or bool(self._queue.run_ids)
+            has_runs = self._execution is not None or bool(self._turns.run_ids)
             if change.may_wait and not has_runs and not self._kernel.has_hooks:
                 self._kernel.pending.put(content)
             else:
@@ -239,7 +184,7 @@ class LiveContext:
         Raises:
             WaitTimeout, InternalError
         """
-        if self._kernel is not None and self._state is ContextState.IDLE and not self.works:
+        if self._kernel is not None and self._status.state is ContextState.IDLE and not self.works:
             await self._kernel.warm_up()
 
     def renew_journals(self) -> None:
@@ -248,12 +193,17 @@ class LiveContext:
             feed.journal.renew(new_epoch())
 
     @property
+    def worked_at(self) -> float:
+        """When something last happened in it, on the clock of the guest."""
+        return self._status.worked_at
+
+    @property
     def works(self) -> bool:
         """A run runs or waits for its turn, or the kernel is on its way. Waiting for input is no work."""
-        if self._state in (ContextState.STARTING, ContextState.RESTARTING):
+        if self._status.state in (ContextState.STARTING, ContextState.RESTARTING):
             return True
         if self._execution is None or self._execution.run.input_request is None:
-            return self._execution is not None or bool(self._queue.run_ids)
+            return self._execution is not None or bool(self._turns.run_ids)
         return False
 
     @property
@@ -273,13 +223,13 @@ class LiveContext:
 
     async def _act_for_ever(self) -> None:
         while True:
-            if self._kernel is None and self._state is not ContextState.DEAD:
+            if self._kernel is None and self._status.state is not ContextState.DEAD:
                 await self._start()
             elif self._restart is not None:
                 await self._replace_kernel(explain_ours("restarted"))
             elif self._kernel is not None and self._kernel.process.has_exited:
                 await self._kernel_died()
-            elif self._kernel is not None and self._queue.waiting:
+            elif self._kernel is not None and self._turns.has_waiting:
                 await self._run_next(self._kernel)
             else:
                 await self._wait(None)
@@ -287,29 +237,29 @@ class LiveContext:
     async def _wait(self, until: float | None) -> None:
         """Until something changed, or the clock may say `until`."""
         if until is None:
-            await self._changed.wait()
+            await self._status.changed.wait()
         else:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, until - self._around.clock())):
-                    await self._changed.wait()
-        self._changed.clear()
+                    await self._status.changed.wait()
+        self._status.changed.clear()
 
     async def _start(self) -> None:
-        self._generation += 1
+        self._status.generation += 1
         try:
             async with self._around.starts:
                 self._kernel = await self._new_kernel(self._around.environment() | self.body.env)
         except ClocheError as error:
             self._start_failed(error)
             return
-        self._kernel.process.exited.add_done_callback(lambda _: self._changed.set())
-        self._execution_count = 0
-        self._set_state(ContextState.IDLE, self._failure)
+        self._kernel.process.exited.add_done_callback(lambda _: self._status.changed.set())
+        self._status.execution_count = 0
+        self._status.become(ContextState.IDLE, self._status.failure)
         process = self._kernel.process
         self.journal.note(
             "kernel_started",
             {
-                "generation": self._generation,
+                "generation": self._status.generation,
                 "by": "spawn" if process.cold else "fork",
                 "not_forked": process.cold or None,
                 "ahead": process.ahead,
@@ -318,12 +268,12 @@ class LiveContext:
         self._resolve_start(None)
 
     async def _new_kernel(self, env: Mapping[str, str]) -> Kernel:
-        spare = await self._around.spares.take(self._spec, env, self._generation, self._on_message)
+        spare = await self._around.spares.take(self._spec, env, self._status.generation, self._on_message)
         return spare or await start_kernel(
             self._spec,
             self._around.launcher.launch,
             env,
-            self._generation,
+            self._status.generation,
             context=self._around.zmq_context,
             on_message=self._on_message,
         )
@@ -331,8 +281,8 @@ class LiveContext:
     def _start_failed(self, error: ClocheError) -> None:
         failure = error.failure if isinstance(error, KernelStartFailed) else None
         failure = failure or Failure(reason="start_failed", message=error.message)
-        self._set_state(ContextState.DEAD, failure)
-        self._drop_runs(failure)
+        self._status.become(ContextState.DEAD, failure)
+        self._turns.drop_all(failure)
         self._resolve_start(error)
 
     def _resolve_start(self, error: ClocheError | None) -> None:
@@ -352,16 +302,16 @@ class LiveContext:
         await self._end_kernel(None)
         self._idle_deaths += 1
         if self.body.restart_policy == "never" or self._idle_deaths > MAX_IDLE_DEATHS:
-            self._set_state(ContextState.DEAD, failure)
-            self._drop_runs(failure)
+            self._status.become(ContextState.DEAD, failure)
+            self._turns.drop_all(failure)
         else:
-            self._set_state(ContextState.RESTARTING, failure)
+            self._status.become(ContextState.RESTARTING, failure)
 
     async def _replace_kernel(self, failure: Failure) -> None:
         """A restart that was asked for: the queue is emptied, the variables are gone, nothing failed."""
-        self._set_state(ContextState.RESTARTING, None)
+        self._status.become(ContextState.RESTARTING, None)
         await self._end_kernel(None)
-        self._drop_runs(failure)
+        self._turns.drop_all(failure)
         self._idle_deaths = 0
 
     async def _end_kernel(self, grace_s: float | None) -> None:
@@ -372,18 +322,16 @@ class LiveContext:
     # One run.
 
     async def _run_next(self, kernel: Kernel) -> None:
-        self._queue = self._queue.start_next()
-        assert self._queue.running is not None
-        run = self.runs.get(self._queue.running)
-        run.start(self._generation)
-        self._set_state(ContextState.BUSY, self._failure)
+        run = self._turns.start_next()
+        run.start(self._status.generation)
+        self._status.become(ContextState.BUSY, self._status.failure)
         self.journal.note("run_started", {"run_id": run.id})
         execution = self._execute(kernel, run)
         self._execution = execution
         try:
             await self._supervise(kernel, execution)
         except BaseException:
-            self._end_run(
+            self._turns.end(
                 run, RunStatus.FAILED, explain_ours("deleted"), self._around.clock() - execution.watch.started_at
             )
             raise
@@ -402,9 +350,7 @@ class LiveContext:
         }
         options = {"env": body.env, **kernel.pending.with_cell()}
         message_id = kernel.channels.send("shell", "execute_request", content, {"cloche": options})
-        self._requests[message_id] = run.id
-        if len(self._requests) > MAX_REQUESTS_KNOWN:
-            self._requests.popitem(last=False)
+        self._output.expect(message_id, run)
         now = self._around.clock()
         return Execution(run, message_id, Watch(now, body.timeout_s, self.body.interrupt_grace_s))
 
@@ -440,56 +386,25 @@ class LiveContext:
         run, duration_s = execution.run, self._around.clock() - execution.watch.started_at
         kernel.channels.drain()  # what a kernel said before it died is still there to be read
         if execution.reply is not None:
-            self._execution_count = execution.reply.execution_count or self._execution_count
+            self._status.execution_count = execution.reply.execution_count or self._status.execution_count
             run.execution_count = run.execution_count or execution.reply.execution_count
         status, failure = execution.verdict(kernel.process.explain() if kernel.process.has_exited else None)
         run.kernel_restarted |= status is RunStatus.FAILED and self.body.restart_policy == "on_death"
         if status is RunStatus.ERROR and run.error is None and execution.reply and execution.reply.error:
             run.add_error(execution.reply.error)
-        self._remember(run)
+        self._turns.remember(run)
         self._idle_deaths = 0
         if self._kernel is None:
-            self._set_state(ContextState.RESTARTING, failure)
+            self._status.become(ContextState.RESTARTING, failure)
         elif not kernel.process.has_exited:
-            self._set_state(ContextState.IDLE, self._failure)
-        self._end_run(run, status, failure, duration_s)
-        self._queue, aborted = self._queue.finish(status, stop_on_error=run.body.stop_on_error)
-        self._abort(aborted, f"run {run.id} before it ended as {status.value}")
+            self._status.become(ContextState.IDLE, self._status.failure)
+        self._turns.finish(run, status, failure, duration_s)
 
     async def _finish_by_restart(self, execution: Execution) -> None:
         execution.run.kernel_restarted = True
-        self._remember(execution.run)
+        self._turns.remember(execution.run)
         duration_s = self._around.clock() - execution.watch.started_at
-        self._end_run(execution.run, RunStatus.FAILED, explain_ours("restarted"), duration_s)
-
-    def _remember(self, run: RunRecord) -> None:
-        if run.body.store_history and run.execution_count is not None:
-            self.history.add(
-                HistoryEntry(
-                    generation=run.generation,
-                    execution_count=run.execution_count,
-                    run_id=run.id,
-                    code=run.body.code,
-                )
-            )
-
-    def _abort(self, run_ids: tuple[str, ...], why: str) -> None:
-        for run_id in run_ids:
-            self._end_run(self.runs.get(run_id), RunStatus.ABORTED, Failure(reason="interrupted", message=why), None)
-
-    def _drop_runs(self, failure: Failure) -> None:
-        """The queue is empty from now on."""
-        self._queue, waiting = self._queue.clear()
-        for run_id in waiting:
-            self._end_run(self.runs.get(run_id), RunStatus.ABORTED, failure, None)
-
-    def _end_run(self, run: RunRecord, status: RunStatus, failure: Failure | None, duration_s: float | None) -> None:
-        if run.state is RunState.FINISHED:
-            return
-        run.finish(status, failure, duration_s)
-        self.runs.has_finished(run)
-        self.journal.note("run_finished", {"run_id": run.id, "status": status.value})
-        self._touch()
+        self._turns.end(execution.run, RunStatus.FAILED, explain_ours("restarted"), duration_s)
 
     # What the kernel says.
 
@@ -500,70 +415,16 @@ class LiveContext:
                 self._take(execution, fact)
         elif execution is not None and message.parent_id == execution.probe_id and channel == "shell":
             execution.probe_answered()
-            self._changed.set()
+            self._status.changed.set()
         elif channel == "iopub":
             for fact in read_message(message):
-                self._take_late(self._requests.get(message.parent_id), fact)
+                self._output.take_late(message.parent_id, fact)
 
     def _take(self, execution: Execution, fact: Fact) -> None:
         if isinstance(fact, Shown):
-            self._show(execution.run, fact)
+            self._output.show(execution.run, fact)
         elif execution.take(fact, self._around.clock()):
-            self._changed.set()
-
-    def _show(self, run: RunRecord, shown: Shown) -> None:
-        run.add_shown(shown)
-        if shown.display_id is None:
-            return
-        if shown.kind == "update_display":
-            self._update_displays(shown, except_for=run.id)
-        else:
-            self._displays.remember(shown.display_id, run.id)
-
-    def _update_displays(self, shown: Shown, except_for: str | None) -> None:
-        """Change the display in every earlier run that shows it (nteract/nteract#1447), and tell it in the context."""
-        assert shown.display_id is not None
-        for run_id in self._displays.runs_showing(shown.display_id):
-            run = self.runs.find_kept(run_id)
-            if run is None or run_id == except_for:
-                continue
-            if run.state is RunState.FINISHED:
-                run.update_display(shown.display_id, (shown.object("data"), shown.object("metadata")))
-            self.journal.note_shown("update_display", run_id, shown)
-
-    def _take_late(self, run_id: str | None, fact: Fact) -> None:
-        """Output of threads and child processes after their run has ended: into the context's journal, never another
-        run."""
-        if isinstance(fact, Text):
-            self.journal.note_text(run_id, fact)
-        elif isinstance(fact, Shown) and fact.kind == "update_display" and fact.display_id is not None:
-            self._update_displays(fact, except_for=None)
-        elif isinstance(fact, Shown) and fact.kind == "display":
-            self.journal.note_shown("display", run_id, fact)
-
-    # Small things.
-
-    def _check_alive(self) -> None:
-        if self._state is ContextState.DEAD:
-            why = self._failure.message if self._failure else "its kernel ended"
-            details = {"failure": self._failure.model_dump(mode="json") if self._failure else None}
-            raise ContextDead(f"context {self.id} is dead: {why}", hint="restart or delete it", details=details)
-
-    def _set_state(self, state: ContextState, failure: Failure | None) -> None:
-        before = self._state
-        self._state, self._failure = state, failure
-        if state is not before:
-            told = failure.model_dump(mode="json") if failure else None
-            data: dict[str, JsonValue] = {"state": state.value, "generation": self._generation, "failure": told}
-            self.journal.note("context_state", data)
-            if {before, state} != {ContextState.IDLE, ContextState.BUSY}:  # every run does that
-                self._around.tell("context_state", {"context_id": self.id, "name": self.body.name, **data})
-            self._touch()
-
-    def _touch(self) -> None:
-        self._last_activity_at = datetime.now(UTC)
-        self.worked_at = self._around.clock()
-        self._changed.set()
+            self._status.changed.set()
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

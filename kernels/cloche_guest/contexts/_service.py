@@ -28,13 +28,14 @@ from cloche.models import (
 from cloche.models.guest import VariablesSummary
 from cloche_guest.children import Account, Children
 from cloche_guest.clock import Clock
-from cloche_guest.contexts._context import LiveContext, Surroundings
+from cloche_guest.contexts._context import LiveContext
 from cloche_guest.contexts._identity_change import IdentityChange
 from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
 from cloche_guest.contexts._launcher import Launcher
 from cloche_guest.contexts._preload import DATA_STACK, OWN_MODULE, wanted_modules
 from cloche_guest.contexts._runs import new_id
 from cloche_guest.contexts._spare import Spares
+from cloche_guest.contexts._surroundings import Surroundings
 
 MAX_CONTEXTS: Final = 64
 """A Python kernel holds some 50 MB; the sandbox's own memory limit usually ends earlier."""
