@@ -31,7 +31,6 @@ from cloche_server.shares import ShareService
 from cloche_server.snapshots import SnapshotFiles, SnapshotLibrary, SnapshotService
 from cloche_server.state import (
     Database,
-    IdempotencyStore,
     KeptAnswers,
     KeyStore,
     PreviewStore,
@@ -83,7 +82,7 @@ async def running_server(settings: Settings, drivers: Sequence[Driver], images: 
         links = LinkSigner(load_key(settings.link_key_path))
         shares = ShareService(ShareStore(database), links, sandboxes)
         warm = _make_warm(database, sandboxes, snapshots)
-        creates = IdempotentCreate(warm.creates.create, sandboxes.store, IdempotencyStore(database))
+        creates = IdempotentCreate(warm.creates.create, sandboxes.store, KeptAnswers(database))
         services = _make_services(
             settings,
             keys,
@@ -134,7 +133,6 @@ def _make_sandboxes(
     )
     return SandboxService(
         store=store,
-        idempotency=IdempotencyStore(database),
         hub=hub,
         drivers=drivers,
         images=images,

@@ -12,14 +12,14 @@ from cloche_server.drivers import ExitReason, RunState, SandboxStatus
 from cloche_server.ids import new_sandbox_id
 from cloche_server.sandboxes import Recovered
 from cloche_server.sandboxes._saved import SavedStates
-from cloche_server.state import IdempotencyRow
+from cloche_server.state import KeptAnswer
 
 from .conftest import Harness, harness
 from .fake_driver import FakeDriver
 
 
 async def close_guests(cloche: Harness) -> None:
-    for guest in cloche.driver.guests.values():
+    for guest in list(cloche.driver.guests.values()):
         await guest.close()
 
 
@@ -60,7 +60,7 @@ async def test_a_half_made_one_is_removed_and_its_name_and_key_are_free(short_di
         row = store.get(sandbox_id)
         assert row is not None
         store.update(row, state=SandboxState.CREATING, started_us=None)
-        old.server.services.creates._records.record("admin", "k", IdempotencyRow("h", sandbox_id))
+        old.server.services.creates._keyed._kept.record("admin", "create", "k", KeptAnswer("h", {"id": sandbox_id}))
         await close_guests(old)
     async with harness(short_dir, driver) as new:
         assert new.server.recovered == Recovered(failed=[sandbox_id], removed=[sandbox_id])

@@ -121,7 +121,7 @@ async def test_keys_are_known_to_the_next_server(short_dir: Path) -> None:
 async def test_a_fork_that_a_dead_server_left_half_made_answers_with_the_children_there_are(cloche: Harness) -> None:
     source = await cloche.sandbox()
     first, child = ids_of(await post(cloche, source, "fork", "k", count=2))
-    kept = cloche.server.services.snapshots.repeated._kept
+    kept = cloche.server.services.snapshots.repeated._forks._kept
     done = kept.find("admin", "fork", "k")
     assert done is not None
     cut_short = {**done.made, "done": False, "ids": {"1": child}, "errors": {}}

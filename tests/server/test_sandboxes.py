@@ -151,11 +151,13 @@ async def test_a_delete_that_hangs_is_bounded_and_can_be_repeated(
 ) -> None:
     sandbox_id = await cloche.sandbox()
     limits = cloche.server.services.sandboxes._limits
+    usual_s = limits.destroy_timeout_s
     object.__setattr__(limits, "destroy_timeout_s", 0.1)
     cloche.driver.destroy_hangs = True
     assert code_of(await cloche.client.delete(f"/v1/sandboxes/{sandbox_id}")) == "internal"
     assert (await cloche.client.get(f"/v1/sandboxes/{sandbox_id}")).json()["state"] == "running"
     cloche.driver.destroy_hangs = False
+    object.__setattr__(limits, "destroy_timeout_s", usual_s)
     assert (await cloche.client.delete(f"/v1/sandboxes/{sandbox_id}")).status_code == 200
 
 
@@ -241,6 +243,16 @@ async def test_one_key_makes_one_sandbox(cloche: Harness) -> None:
     assert code_of(await cloche.client.post("/v1/sandboxes", json={"name": "box"}, headers=headers)) == "gone"
 
 
+@pytest.mark.expected_logs("did not start")
+async def test_a_key_whose_create_failed_is_free_again_for_any_body(cloche: Harness) -> None:
+    headers = {"Idempotency-Key": "k"}
+    cloche.driver.start_error = SandboxStartFailed("no room for it", details={"output": ""})
+    failed = await cloche.client.post("/v1/sandboxes", json={"name": "box"}, headers=headers)
+    assert code_of(failed) == "sandbox_start_failed"
+    cloche.driver.start_error = None
+    assert (await cloche.client.post("/v1/sandboxes", json={"name": "other"}, headers=headers)).status_code == 201
+
+
 @pytest.mark.parametrize("key", ["", "x" * 129, "tab\tkey"])
 async def test_a_bad_idempotency_key_is_refused(cloche: Harness, key: str) -> None:
     response = await cloche.client.post("/v1/sandboxes", json={}, headers={"Idempotency-Key": key})
@@ -274,7 +286,7 @@ async def test_limits_are_typed_and_for_each_owner(short_dir: Path) -> None:
             assert (await bob.post("/v1/sandboxes", json={})).json()["details"] == {"limit": 3, "count": 3}
         await cloche.client.delete(f"/v1/sandboxes/{first}")
         assert await cloche.sandbox()
-        for guest in cloche.driver.guests.values():
+        for guest in list(cloche.driver.guests.values()):
             await guest.close()
 
 
@@ -318,8 +330,7 @@ async def test_keys_are_made_listed_and_revoked(cloche: Harness) -> None:
     listed = await cloche.client.get("/v1/keys")
     assert made["secret"] not in listed.text
     assert [key["label"] for key in listed.json()["items"]] == ["ci", "made at the first start"]
-    headers = {"Authorization": f"Bearer {made['secret']}"}
-    async with httpx.AsyncClient(base_url=cloche.base, headers=headers, trust_env=False) as bob:
+    async with cloche.stranger(made["secret"]) as bob:
         assert (await bob.get("/v1/info")).json()["role"] == Role.VIEWER
         revoked = await cloche.client.delete(f"/v1/keys/{made['id']}")
         assert revoked.json()["revoked_at"] is not None

@@ -1,4 +1,4 @@
-"""The database: migrations, names, pages, keys, idempotency records."""
+"""The database: migrations, names, pages, keys, what idempotency keys have made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 
 from cloche.errors import Conflict, InvalidRequest, NotFound, StorageFull
 from cloche.models import Failure, KeyCreate, Resources, Role, SandboxState
@@ -18,14 +18,15 @@ from cloche_server.first_key import ensure_first_key
 from cloche_server.ids import new_sandbox_id
 from cloche_server.state import (
     Database,
-    IdempotencyRow,
-    IdempotencyStore,
+    KeptAnswer,
+    KeptAnswers,
     KeyStore,
     PageToken,
     SandboxFilter,
     SandboxRow,
     SandboxStore,
 )
+from cloche_server.state._database import migrate
 from cloche_server.state._tables import metadata
 
 
@@ -176,17 +177,30 @@ def test_the_first_key_is_made_once_and_its_file_is_private(database: Database, 
     assert not ensure_first_key(keys, path)
 
 
-def test_idempotency_records_last_a_day(database: Database) -> None:
+def test_idempotency_keys_are_known_for_a_day(database: Database) -> None:
     now = [0]
-    records = IdempotencyStore(database, lambda: now[0])
-    records.record("ann", "k", IdempotencyRow("h", "s"))
-    assert records.find("ann", "k") == IdempotencyRow("h", "s")
-    assert records.find("bob", "k") is None
+    kept, answer = KeptAnswers(database, lambda: now[0]), KeptAnswer("h", {"id": "s"})
+    kept.record("ann", "create", "k", answer)
+    assert kept.find("ann", "create", "k") == answer
+    assert kept.find("bob", "create", "k") is None
+    assert kept.find("ann", "fork", "k") is None
     now[0] = 24 * 3600 * 1_000_000 + 1
-    assert records.find("ann", "k") is None
-    records.record("ann", "k", IdempotencyRow("h2", "s2"))
-    records.forget("s2")
-    assert records.find("ann", "k") is None
+    assert kept.find("ann", "create", "k") is None
+    kept.record("ann", "create", "k", answer)
+    kept.forget("ann", "create", "k")
+    assert kept.find("ann", "create", "k") is None
+
+
+def test_keys_of_creates_move_to_the_table_of_all_keys(tmp_path: Path) -> None:
+    path = tmp_path / "cloche.db"
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        migrate(connection, "0007")
+        connection.execute(text("INSERT INTO idempotency VALUES ('ann', 'k', 'h', 's', 5)"))
+    engine.dispose()
+    database = Database.open(path)
+    assert KeptAnswers(database, lambda: 6).find("ann", "create", "k") == KeptAnswer("h", {"id": "s"})
+    database.close()
 
 
 def test_a_full_disk_is_said_and_nothing_is_kept_of_the_call(database: Database) -> None:

@@ -5,8 +5,8 @@ from cloche_server.sandboxes._creating import Claim
 from cloche_server.sandboxes._drivers import DriverSet
 from cloche_server.sandboxes._failure import not_running
 from cloche_server.sandboxes._idempotent import IdempotentCreate
+from cloche_server.sandboxes._keyed import Keyed, Record, deleted_since, hash_body
 from cloche_server.sandboxes._live import Live
-from cloche_server.sandboxes._once import Once, check_same, deleted_since, hash_body
 from cloche_server.sandboxes._recovery import Recovered, recover
 from cloche_server.sandboxes._resting import previous_of
 from cloche_server.sandboxes._saved import Saved, SavedIdentity
@@ -20,9 +20,10 @@ __all__ = [
     "DriverSet",
     "IdempotentCreate",
     "Images",
+    "Keyed",
     "Limits",
     "Live",
-    "Once",
+    "Record",
     "Recovered",
     "ResolvedImage",
     "SandboxService",
@@ -31,7 +32,6 @@ __all__ = [
     "Steps",
     "Volumes",
     "check_epoch",
-    "check_same",
     "deleted_since",
     "hash_body",
     "not_running",

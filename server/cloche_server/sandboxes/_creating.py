@@ -21,7 +21,7 @@ from cloche_server.sandboxes._registry import Registry, gone
 from cloche_server.sandboxes._seams import ResolvedImage, Volumes
 from cloche_server.sandboxes._start import Life, start_sandbox
 from cloche_server.sandboxes._watching import Watching
-from cloche_server.state import IdempotencyStore, SandboxRow
+from cloche_server.state import SandboxRow
 
 _LOG: Final = logging.getLogger("cloche.sandboxes")
 
@@ -32,10 +32,9 @@ Claim = Callable[[str], None]
 class Creating:
     """Owns the creates under way; a caller that goes away stops none of them."""
 
-    def __init__(self, registry: Registry, watching: Watching, idempotency: IdempotencyStore, volumes: Volumes) -> None:
+    def __init__(self, registry: Registry, watching: Watching, volumes: Volumes) -> None:
         self._registry = registry
         self._watching = watching
-        self._idempotency = idempotency
         self._volumes = volumes
         self._under_way: dict[str, asyncio.Task[SandboxRow]] = {}
         self._coming: Counter[str] = Counter()
@@ -73,7 +72,6 @@ class Creating:
             await start()
         except BaseException:
             self._registry.store.remove(row.id)
-            self._idempotency.forget(row.id)
             raise
         finally:
             self._under_way.pop(row.id, None)

@@ -1,4 +1,4 @@
-"""Creates with an idempotency key: the same key and body give the same sandbox, also when both come at once."""
+"""Creates with an idempotency key."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from cloche.models import SandboxCreate, SandboxState
 from cloche_server.auth import Principal
 from cloche_server.sandboxes._creating import Claim
-from cloche_server.sandboxes._once import Once, check_same, deleted_since, hash_body
-from cloche_server.state import IdempotencyClaim, IdempotencyRow, IdempotencyStore, SandboxRow, SandboxStore
+from cloche_server.sandboxes._keyed import Keyed, deleted_since, hash_body
+from cloche_server.state import IdempotencyClaim, KeptAnswers, Made, SandboxRow, SandboxStore
 
 
 class Make(Protocol):
@@ -21,37 +21,30 @@ class Make(Protocol):
 
 
 class IdempotentCreate:
-    """Keys belong to owners."""
+    """See `Keyed`."""
 
-    def __init__(self, make: Make, store: SandboxStore, records: IdempotencyStore) -> None:
+    def __init__(self, make: Make, store: SandboxStore, kept: KeptAnswers) -> None:
         self._make = make
         self._store = store
-        self._records = records
-        self._once = Once[SandboxRow]()
+        self._keyed = Keyed[SandboxRow]("create", kept)
 
     async def create(self, principal: Principal, wanted: SandboxCreate, key: str | None) -> SandboxRow:
         """`Conflict` for a key that was used with another body, `Gone` when its sandbox was deleted since."""
         if key is None:
             return await self._make(principal, wanted, None, None)
-        owner, body_hash = principal.owner, hash_body(wanted)
-
-        def claim(sandbox_id: str) -> None:
-            self._records.record(owner, key, IdempotencyRow(body_hash, sandbox_id))
-
-        return await self._once.run(
-            owner,
+        claimed = IdempotencyClaim(key, hash_body(wanted))
+        return await self._keyed.run(
+            principal.owner,
             key,
-            body_hash,
-            lambda: self._before(owner, key, body_hash),
-            lambda: self._make(principal, wanted, IdempotencyClaim(key, body_hash), claim),
+            claimed.body_hash,
+            self._again,
+            lambda record: self._make(principal, wanted, claimed, lambda sandbox_id: record({"id": sandbox_id})),
         )
 
-    def _before(self, owner: str, key: str, body_hash: str) -> SandboxRow | None:
-        made = self._records.find(owner, key)
-        if made is None:
+    def _again(self, made: Made) -> SandboxRow | None:
+        row = self._store.get(made["id"])
+        if row is None or row.never_ran:
             return None
-        check_same(made.body_hash, body_hash, key)
-        row = self._store.get(made.sandbox_id)
-        if row is not None and row.state is SandboxState.DELETED:
+        if row.state is SandboxState.DELETED:
             raise deleted_since("sandbox", row.id)
         return row

@@ -35,7 +35,7 @@ from cloche_server.sandboxes._seams import Images, Limits, NoVolumes, ResolvedIm
 from cloche_server.sandboxes._start import Source, expected_of
 from cloche_server.sandboxes._waking import Waking
 from cloche_server.sandboxes._watching import Watching
-from cloche_server.state import IdempotencyStore, PageToken, SandboxFilter, SandboxRow, SandboxStore
+from cloche_server.state import PageToken, SandboxFilter, SandboxRow, SandboxStore
 from cloche_server.uplink import UplinkHub
 
 
@@ -46,7 +46,6 @@ class SandboxService:
         self,
         *,
         store: SandboxStore,
-        idempotency: IdempotencyStore,
         hub: UplinkHub,
         drivers: DriverSet,
         images: Images,
@@ -63,7 +62,6 @@ class SandboxService:
         self.saved: Final = SavedStates(saved_dir)
         self.saved.prepare()
         self._limits: Final = limits
-        self._idempotency: Final = idempotency
         self.registry: Final = Registry(
             store=store,
             hub=hub,
@@ -79,7 +77,7 @@ class SandboxService:
         self._watching: Final = Watching(self.registry)
         self.binding: Final = Binding(self.registry, self._watching)
         self._saving: Final = Saving(self.registry, self._watching)
-        self._creating: Final = Creating(self.registry, self._watching, idempotency, volumes)
+        self._creating: Final = Creating(self.registry, self._watching, volumes)
         self._resting: Final = Resting(self.registry, self.changes, self._saving, self.binding)
         self._waking: Final = Waking(self.registry, self.changes, self._watching, self.binding, volumes)
         self._ending: Final = Ending(self.registry, self.changes, self._creating, self._watching)
@@ -206,7 +204,6 @@ class SandboxService:
     def forget(self, sandbox_id: str) -> None:
         """No trace is left of one that is deleted and whose id nobody was told."""
         self.store.remove(sandbox_id)
-        self._idempotency.forget(sandbox_id)
 
     # Changing
 
@@ -321,7 +318,6 @@ class SandboxService:
 
     async def forget_start(self, row: SandboxRow, failure: Failure) -> None:
         """For recovery: a start that a dead server left half-done. Its name and idempotency key are free again."""
-        self._idempotency.forget(row.id)
         self.fail(row, Event.START_FAILED, failure, keep_name=False)
 
     async def adopt(self, row: SandboxRow, driver: Driver) -> None:

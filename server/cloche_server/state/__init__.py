@@ -1,8 +1,7 @@
 """What the server remembers: SQLite in WAL mode through SQLAlchemy Core, so that PostgreSQL can take its place."""
 
 from cloche_server.state._database import Database
-from cloche_server.state._idempotency import IdempotencyRow, IdempotencyStore
-from cloche_server.state._kept_answers import KeptAnswer, KeptAnswers
+from cloche_server.state._kept_answers import KeptAnswer, KeptAnswers, Made, Operation
 from cloche_server.state._keys import KeyStore
 from cloche_server.state._pages import PageToken, name_in_use
 from cloche_server.state._pools import IdempotencyClaim, PoolRow, PoolStore
@@ -17,11 +16,11 @@ __all__ = [
     "Attachment",
     "Database",
     "IdempotencyClaim",
-    "IdempotencyRow",
-    "IdempotencyStore",
     "KeptAnswer",
     "KeptAnswers",
     "KeyStore",
+    "Made",
+    "Operation",
     "PageToken",
     "PoolRow",
     "PoolStore",

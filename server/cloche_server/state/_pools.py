@@ -10,9 +10,10 @@ from sqlalchemy import Delete, delete, insert, select
 from cloche.models import SandboxState
 from cloche_server.clock import Clock, now_us
 from cloche_server.state._database import Database
+from cloche_server.state._kept_answers import KeptAnswer, recording
 from cloche_server.state._pages import unique_name
 from cloche_server.state._sandboxes import SandboxRow, write_changes
-from cloche_server.state._tables import idempotency, pools, sandboxes
+from cloche_server.state._tables import pools, sandboxes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +78,10 @@ class PoolStore:
         with unique_name("sandbox", changed.name), self._database.transaction() as connection:
             write_changes(connection, changed, {"pool", *changes})
             if key is not None:
-                self._record(connection, changed, key)
+                answer = KeptAnswer(key.body_hash, {"id": row.id})
+                for statement in recording(changed.owner, "create", key.key, answer, self._clock()):
+                    connection.execute(statement)
         return changed
-
-    def _record(self, connection: Any, row: SandboxRow, key: IdempotencyClaim) -> None:
-        same = (idempotency.c.owner == row.owner) & (idempotency.c.key == key.key)
-        connection.execute(delete(idempotency).where(same))
-        values = {"owner": row.owner, "key": key.key, "body_hash": key.body_hash, "sandbox_id": row.id}
-        connection.execute(insert(idempotency).values(**values, created_us=self._clock()))
 
 
 def _delete(row: PoolRow) -> Delete:

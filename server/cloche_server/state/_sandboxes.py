@@ -71,6 +71,11 @@ class SandboxRow:
     known_as: dict[str, Any] | None = None
     """Claimed, and its guest was not told yet: the ``epoch`` and ``env`` that the guest still goes by."""
 
+    @property
+    def never_ran(self) -> bool:
+        """Its server was stopped while it was made."""
+        return self.started_us is None and self.state in (SandboxState.FAILED, SandboxState.DELETED)
+
     def to_model(self) -> Sandbox:
         return Sandbox.model_validate(
             {

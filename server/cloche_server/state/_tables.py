@@ -73,16 +73,6 @@ Index("sandboxes_newest", sandboxes.c.created_us, sandboxes.c.id)
 # Rows of deleted ones are kept for ever; counting the others must not look at them.
 Index("sandboxes_state", sandboxes.c.state)
 
-idempotency: Final = Table(
-    "idempotency",
-    metadata,
-    Column("owner", String(64), primary_key=True),
-    Column("key", String(128), primary_key=True),
-    Column("body_hash", String(64), nullable=False),
-    Column("sandbox_id", String(20), nullable=False),
-    Column("created_us", BigInteger, nullable=False),
-)
-
 kept_answers: Final = Table(
     "kept_answers",
     metadata,
