@@ -6,7 +6,9 @@ import contextlib
 import socket
 import threading
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+
+END_S: Final = 60.0
 
 
 class Cuttable:
@@ -34,10 +36,12 @@ class Cuttable:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(END_S)  # first: it may be about to open another one
         self.cut()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(END_S)
         self._listener.close()
+        assert not any(thread.is_alive() for thread in self._threads), "a connection did not end"
 
     def _accept(self) -> None:
         while True:

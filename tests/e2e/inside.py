@@ -13,7 +13,7 @@ FULL = bool(os.environ.get("CLOCHE_TEST_FULL"))
 
 def run(client: httpx.Client, sandbox_id: str, code: str) -> str:
     """Code in the default context; what it printed."""
-    answer = client.post(f"/v1/sandboxes/{sandbox_id}/contexts/default/runs", json={"code": code})
+    answer = client.post(f"/v1/sandboxes/{sandbox_id}/contexts/default/runs?wait_s=60", json={"code": code})
     assert answer.status_code == 200, answer.text
     done = answer.json()
     assert done["status"] == "ok", done
@@ -39,14 +39,14 @@ def serve(client: httpx.Client, sandbox_id: str, port: int, directory: str) -> N
     path = f"/v1/sandboxes/{sandbox_id}/processes"
     started = client.post(path, json={"argv": argv})
     assert started.status_code == 201, started.text
-    waiting = {"conditions": [{"type": "port", "port": port}], "timeout_s": 30}
+    waiting = {"conditions": [{"type": "port", "port": port}], "timeout_s": 60}
     waited = client.post(f"{path}/{started.json()['id']}/wait", json=waiting)
     assert waited.json()["met"], waited.text
 
 
 def fetch(client: httpx.Client, sandbox_id: str, port: int, name: str) -> str:
     """What that web server says now."""
-    body = {"argv": ["curl", "-sS", "--max-time", "20", f"http://127.0.0.1:{port}/{name}"], "timeout_s": 30}
+    body = {"argv": ["curl", "-sS", "--max-time", "50", f"http://127.0.0.1:{port}/{name}"], "timeout_s": 60}
     answer = client.post(f"/v1/sandboxes/{sandbox_id}/exec", json=body)
     assert answer.status_code == 200, answer.text
     result: dict[str, Any] = answer.json()

@@ -76,6 +76,7 @@ class ServerProcess:
         while not (found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", self.said)):
             self.said = out.read_text()
             if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
                 raise AssertionError(f"no server: {self.said}\n{self.log.read_text()[-4000:]}")
             time.sleep(0.02)
         self.port = int(found[1])
@@ -86,7 +87,7 @@ class ServerProcess:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
-    def stop(self, bound_s: float = 30) -> int:
+    def stop(self, bound_s: float = 60) -> int:
         """As an operator does; the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)

@@ -45,7 +45,7 @@ class Box:
         return self.client.post(f"{self.base}/files/{name}", json=body)
 
     def run(self, code: str) -> str:
-        answer = self.client.post(f"{self.base}/contexts/default/runs", json={"code": code}).json()
+        answer = self.client.post(f"{self.base}/contexts/default/runs?wait_s=60", json={"code": code}).json()
         assert answer["status"] == "ok", answer
         return "".join(output.get("text", "") for output in answer["outputs"])
 
@@ -167,26 +167,29 @@ def test_a_full_disk(box: Box) -> None:
 
 
 def test_64_mib_both_ways_take_no_memory(box: Box, server: ServerProcess) -> None:
+    """A server that kept one whole transfer would need 64 MiB more. What the first streams of its life take is not counted."""
     size = 64 * 1024 * 1024
     sent = hashlib.sha256()
 
-    def body() -> Iterator[bytes]:
+    def body(size: int) -> Iterator[bytes]:
         block = os.urandom(1024 * 1024)
         for n in range(size // len(block)):
             piece = n.to_bytes(8, "big") + block[8:]
             sent.update(piece)
             yield piece
 
-    assert server.process is not None
-    before = memory_kib(server.process.pid)
-    assert box.put("big", body()).json()["size"] == size
+    assert box.put("big", body(size // 16)).json()["size"] == size // 16
+    assert len(box.get("big").content) == size // 16
+    sent = hashlib.sha256()
+    before = memory_kib(server.pid)
+    assert box.put("big", body(size)).json()["size"] == size
     received = hashlib.sha256()
     with box.client.stream("GET", box.url("content", "big")) as answer:
         assert answer.headers["Content-Length"] == str(size)
         for part in answer.iter_raw():
             received.update(part)
     assert received.digest() == sent.digest()
-    assert memory_kib(server.process.pid) - before < 12 * 1024
+    assert memory_kib(server.pid) - before < 24 * 1024
     assert box.post("remove", path="big").is_success
 
 
@@ -259,7 +262,7 @@ def test_watch_sees_cells_processes_and_files(box: Box) -> None:
     )
     box.put("w/z/b/api", b"x")
     box.put("w/the end", b"")
-    thread.join(20)
+    thread.join(100)
     assert not thread.is_alive(), found[-5:]
     tree: dict[str, bool] = {}
     for event in found:

@@ -216,12 +216,14 @@ def test_the_command_line(server: ServerProcess, sandbox: Sandbox, tmp_path: Pat
     ) as process:
         assert process.stderr is not None
         assert process.stdout is not None
-        assert b"watching" in process.stderr.readline()
-        sandbox.files.write(b"cw/new\n\x1b[2J", b"")
-        line = process.stdout.readline()
+        try:
+            assert b"watching" in process.stderr.readline()
+            sandbox.files.write(b"cw/new\n\x1b[2J", b"")
+            line = process.stdout.readline()
+        finally:
+            process.terminate()
         assert line.startswith(b"create  new")
         assert b"\x1b" not in line
-        process.terminate()
 
 
 def test_new_files_are_quick_after_many_were_removed(sandbox: Sandbox) -> None:
