@@ -18,6 +18,9 @@ from websockets.sync.client import ClientConnection, connect
 CHROMIUM = Path("/usr/bin/chromium")
 BOUND_S = 60.0
 
+PATIENT: dict[str, Any] = {"open_timeout": BOUND_S, "ping_interval": None}
+"""The answers have a bound each; a browser that is busy for long is not gone."""
+
 
 class Page:
     """One tab."""
@@ -62,11 +65,20 @@ def browser_page() -> Iterator[Page]:
             env={"HOME": profile, "PATH": "/usr/bin:/bin"},
         )
         try:
-            with connect(_tab(Path(profile), process), proxy=None, max_size=None) as socket:
+            with connect(_tab(Path(profile), process), proxy=None, max_size=None, **PATIENT) as socket:
                 yield Page(socket)
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(BOUND_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise
 
 
 def _tab(profile: Path, process: subprocess.Popen[bytes]) -> str:
@@ -77,5 +89,10 @@ def _tab(profile: Path, process: subprocess.Popen[bytes]) -> str:
         assert time.monotonic() < deadline, "the browser did not start"
         time.sleep(0.05)
     port = said.read_text().split("\n")[0]
-    tabs = httpx.get(f"http://127.0.0.1:{port}/json/list", trust_env=False, timeout=BOUND_S).json()
-    return str(next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page"))
+    while True:  # it listens before it has a tab
+        tabs = httpx.get(f"http://127.0.0.1:{port}/json/list", trust_env=False, timeout=BOUND_S).json()
+        pages = [str(tab["webSocketDebuggerUrl"]) for tab in tabs if tab["type"] == "page"]
+        if pages:
+            return pages[0]
+        assert time.monotonic() < deadline, f"the browser has no tab: {tabs}"
+        time.sleep(0.05)

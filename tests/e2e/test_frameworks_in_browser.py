@@ -29,7 +29,7 @@ def sandbox(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[S
         made.files.upload_tree(wheels(), "wheels")
         for name in ("requirements.txt", "fastapi_app.py", "flask_app.py"):
             made.files.upload(SITES / name, name)
-        made.exec(INSTALL, timeout_s=120).raise_for_error()
+        made.exec(INSTALL, timeout_s=240).raise_for_error()
         yield made
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,11 @@ SPEC = {
 
 @dataclass
 class Warm:
-    """A server's client, and the name of a template on one driver."""
+    """A server's client, and the name of a template on one driver; what its build answered."""
 
     client: httpx.Client
     template: str
+    built: dict[str, Any] = field(default_factory=dict)
 
     def create(self, **body: Any) -> dict[str, Any]:
         answer = self.client.post("/v1/sandboxes", json={"template": self.template, **body})
@@ -65,7 +66,7 @@ class Warm:
             time.sleep(0.05)
 
     def run(self, sandbox: dict[str, Any], code: str, context: str = "default") -> str:
-        path = f"/v1/sandboxes/{sandbox['id']}/contexts/{context}/runs"
+        path = f"/v1/sandboxes/{sandbox['id']}/contexts/{context}/runs?wait_s=60"
         run = self.client.post(path, json={"code": code}).json()
         assert run["status"] == "ok", run
         return "".join(output["data"]["text/plain"] for output in run["outputs"] if output["type"] == "result")
@@ -80,11 +81,18 @@ def warm(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Warm
     driver = str(request.param)
     with server.client() as client:
         body = {"name": f"warm-{driver}", "driver": driver, **SPEC}
+        before = sandboxes_of(client)
         answer = client.post("/v1/templates", json=body)
         assert answer.status_code == 201, answer.text
-        yield Warm(client, f"warm-{driver}")
+        assert sandboxes_of(client) <= before, "the sandbox of the build is in the list"
+        yield Warm(client, f"warm-{driver}", answer.json())
         client.delete(f"/v1/pools/warm-{driver}")
         assert client.delete(f"/v1/templates/warm-{driver}").status_code == 200
+
+
+def sandboxes_of(client: httpx.Client) -> set[str]:
+    """Of the shared server: other modules may have some, too."""
+    return {item["id"] for item in client.get("/v1/sandboxes?limit=200").json()["items"]}
 
 
 LOOK = """
@@ -166,15 +174,14 @@ def test_what_was_bound_to_one_is_in_no_other(warm: Warm) -> None:
 
 
 def test_the_same_inputs_need_no_second_build_and_the_log_is_kept(warm: Warm) -> None:
-    driver = warm.template.removeprefix("warm-")
-    began = time.monotonic()
+    driver, before = warm.template.removeprefix("warm-"), sandboxes_of(warm.client)
     again = warm.client.post("/v1/templates", json={"name": warm.template, "driver": driver, **SPEC})
-    assert (again.status_code, again.json()["version"]) == (201, 1)
-    assert time.monotonic() - began < again.json()["build_s"] + 5
+    assert again.status_code == 201
+    assert again.json() == warm.built  # the same version, snapshot, moment and time of building
     log = warm.client.get(f"/v1/templates/{warm.template}/log").json()
     assert re.search(r"== setup\nfrom setup\n== context default\nimported\n", log["text"])
     assert log["truncated"] is False
-    assert warm.client.get("/v1/sandboxes").json()["items"] == []
+    assert sandboxes_of(warm.client) <= before
 
 
 FAILURES: list[tuple[str, dict[str, Any], str]] = [
@@ -241,8 +248,14 @@ def test_whatever_is_done_first_is_done_to_what_was_claimed(warm: Warm) -> None:
             warm.client.delete(f"/v1/snapshots/{snapshot['id']}")
 
 
+DEAD = "sandbox_not_running"
+
+
 def test_one_that_is_killed_before_its_first_use_says_so(warm: Warm) -> None:
-    """What stands still dies when it goes on, with cgroups of version 1."""
+    """What stands still dies when it goes on, with cgroups of version 1.
+
+    The first call makes it go on, and the server sees it die a moment later. A call that comes back before that may say
+    only that the guest was not reached, and to send it again; nothing else is right."""
     warm.pool(3)
     made = [warm.create() for _ in range(3)]
     try:
@@ -250,17 +263,22 @@ def test_one_that_is_killed_before_its_first_use_says_so(warm: Warm) -> None:
         for pid in pids_of(victim["id"]):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        error = warm.client.get(f"/v1/sandboxes/{victim['id']}/contexts").json()
-        assert (error["code"], error["details"]["state"]) == ("sandbox_not_running", "failed")
+        deadline = time.monotonic() + 60
+        while (error := warm.client.get(f"/v1/sandboxes/{victim['id']}/contexts").json())["code"] != DEAD:
+            assert (error["code"], error["retryable"]) == ("sandbox_unreachable", True), error
+            assert time.monotonic() < deadline, error
+        assert error["details"]["state"] == "failed"
         assert warm.run(made[0], "1+1") == "2"
     finally:
         warm.delete(*made)
 
 
 def pids_of(sandbox_id: str) -> set[int]:
+    """Walked with `os.walk`, which passes over what is gone: cgroups of other sandboxes, which pools remove meanwhile."""
     found: set[int] = set()
-    for procs in Path("/sys/fs/cgroup").glob(f"**/{sandbox_id}/**/cgroup.procs"):
-        found.update(int(pid) for pid in procs.read_text().split())
+    for directory, _, files in os.walk("/sys/fs/cgroup"):
+        if sandbox_id in directory.split("/") and "cgroup.procs" in files:
+            found.update(int(pid) for pid in (Path(directory) / "cgroup.procs").read_text().split())
     assert found
     return found
 

@@ -25,11 +25,21 @@ NODE = shutil.which("node")
 
 UNPACK = """
 import http.server, tarfile
+class Body:
+    def __init__(self, file, size):
+        self.file, self.left = file, size
+    def read(self, count):
+        data = self.file.read(min(count, self.left))
+        self.left -= len(data)
+        return data
 class Unpack(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_PUT(self):
-        with tarfile.open(fileobj=self.rfile, mode="r|") as archive:
+        body = Body(self.rfile, int(self.headers["Content-Length"]))
+        with tarfile.open(fileobj=body, mode="r|") as archive:
             archive.extractall("/workspace")
+        while body.read(65536):  # tarfile stops at the end's mark; closed with the rest unread, the answer might be lost
+            pass
         self.close_connection = True
         self.send_response(204)
         self.end_headers()
@@ -42,7 +52,23 @@ import { text } from './text.js'
 const show = value => { document.getElementById('text').textContent = value }
 show(text)
 import.meta.hot.accept('./text.js', changed => show(changed.text))
+import.meta.hot.on('test:watching', () => { window.watching = true })
+import.meta.hot.send('test:watching')
 """
+
+CONFIG = """
+export default { plugins: [{ name: 'test', configureServer(server) {
+  server.ws.on('test:watching', (_, client) => {
+    const timer = setInterval(() => {
+      if (!(server.watcher.getWatched()[server.config.root] ?? []).includes('text.js')) return
+      clearInterval(timer)
+      client.send('test:watching')
+    }, 20)
+  })
+} }] }
+"""
+"""The page hears of a change when its WebSocket is open and Vite has begun to watch the file. Both come after the page is
+shown, and a change before that is seen by nobody; so it asks, over that WebSocket."""
 
 pytestmark = pytest.mark.timeout(2 * FETCH_S + 180)
 """The first test may have to fetch what it carries in."""
@@ -69,7 +95,13 @@ def site(request: pytest.FixtureRequest, server: ServerProcess, archive: Path) -
         with made.visitor(Authorization=f"Bearer {server.key}") as visitor, archive.open("rb") as file:
             answer = visitor.put("/", content=pieces(file), headers={"Content-Length": str(archive.stat().st_size)})
             assert answer.status_code == 204, answer.text
-        for name, text in (("index.html", INDEX), ("main.js", MAIN), ("text.js", "export const text = 'first'")):
+        texts = {
+            "vite.config.mjs": CONFIG,
+            "index.html": INDEX,
+            "main.js": MAIN,
+            "text.js": "export const text = 'first'",
+        }
+        for name, text in texts.items():
             write(made, f"/workspace/site/{name}", text)
         yield made
         client.delete(made.base)
@@ -117,6 +149,7 @@ def test_vite_reloads_modules_through_a_private_preview(site: Site, page: Page) 
     page.wait_for("document.getElementById('text')?.textContent", "first")  # the waiting page has made way by itself
     assert page.value("location.href") == f"http://{vite.host}/"
     assert page.value("document.cookie") == ""
+    page.wait_for("window.watching", True)
     page.value("window.same = true")
     write(site, "/workspace/site/text.js", "export const text = 'second'")
     page.wait_for("document.getElementById('text').textContent", "second")

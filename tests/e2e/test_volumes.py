@@ -58,8 +58,8 @@ def remove_volume(client: Client, server: ServerProcess) -> None:
     for sandbox_id in volume.attached_to:
         Sandbox.connect(sandbox_id, client=client).delete()
     client.volumes.delete("data")
-    until(lambda: volume.id not in mounted(server) and not loops(server))
-    assert list((server.data_dir / "volumes").iterdir()) == []
+    directory = server.data_dir / "volumes"
+    until(lambda: volume.id not in mounted(server) and not loops(server) and not [*directory.iterdir()])
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_full_volume_is_full_for_itself_alone(connected: Client, volume_id: st
 
 
 def test_wrong_attachments_are_refused_before_anything_starts(connected: Client, volume_id: str) -> None:
-    before = len(connected.list_sandboxes())
+    before = {one.id for one in connected.list_sandboxes()}
     for path in ("/", "/proc", "/dev", "/run/cloche", "/opt", "/data/../etc"):
         with pytest.raises(InvalidRequest, match="no volume can be at"):
             Sandbox.create(client=connected, volumes={path: "data"})
@@ -129,7 +129,7 @@ def test_wrong_attachments_are_refused_before_anything_starts(connected: Client,
         Sandbox.create(client=connected, volumes={"/data": "data", "/data/x": volume_id})
     with pytest.raises(NotFound, match="nothing"):
         Sandbox.create(client=connected, volumes={"/data": "nothing"})
-    assert len(connected.list_sandboxes()) == before
+    assert {one.id for one in connected.list_sandboxes()} <= before
 
 
 def test_volumes_outlive_a_killed_server(own_server: ServerProcess) -> None:
@@ -186,16 +186,24 @@ def test_a_fork_has_the_volumes_of_its_source(connected: Client, volume_id: str,
         child.delete()
 
 
+WORK = "for n in range(30_000_000): pass"
+"""Some tenths of a second of processor time, inside and outside. Not a loop until the guest's clock says so: on gVisor that
+goes on while the host runs somebody else."""
+
+
 def test_usage_of_a_real_sandbox(connected: Client, driver: str) -> None:
     with Sandbox.create(client=connected, driver=driver) as sandbox:
         before = sandbox.usage()
         assert before.memory_bytes > 2**20
         assert before.processes > 0
-        sandbox.run("import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass")
+        began = time.process_time()
+        exec(WORK, {})
+        worth_s = time.process_time() - began
+        sandbox.run(WORK)
         sandbox.run("import os; f = open('/workspace/big', 'wb'); f.write(os.urandom(8 << 20)); f.flush(); os.fsync(f)")
         sandbox.run("x = b'x' * (4 << 20); print('y' * (1 << 20))")
         after = sandbox.usage()
-        assert after.cpu_s - before.cpu_s >= 0.4
+        assert after.cpu_s - before.cpu_s >= worth_s / 2
         assert after.uplink_received_bytes - before.uplink_received_bytes >= 1 << 20
         assert after.memory_peak_bytes >= before.memory_bytes
         assert after.memory_mb_s > before.memory_mb_s

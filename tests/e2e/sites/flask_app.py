@@ -41,7 +41,7 @@ def events() -> Response:
 
     def stream() -> Iterator[str]:
         yield "data: first\n\n"
-        yield f"data: {'second' if next_asked.wait(30) else 'nobody asked'}\n\n"
+        yield f"data: {'second' if next_asked.wait(60) else 'nobody asked'}\n\n"
 
     return Response(stream(), mimetype="text/event-stream")
 
