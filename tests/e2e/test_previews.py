@@ -59,7 +59,7 @@ class Site:
         process = self.api("POST", f"{self.base}/processes", {"argv": command})
         condition = {"type": "port", "port": self.port}
         waited = self.api(
-            "POST", f"{self.base}/processes/{process['id']}/wait", {"conditions": [condition], "timeout_s": 30}
+            "POST", f"{self.base}/processes/{process['id']}/wait", {"conditions": [condition], "timeout_s": 60}
         )
         assert waited["met"], waited
         return str(process["id"])
@@ -89,7 +89,7 @@ class Site:
         uri = f"ws://{self.host}{target}"
         made = socket.create_connection(("127.0.0.1", self.server.port))
         try:
-            return connect(uri, sock=made, proxy=None, max_size=64 * MIB, **options)
+            return connect(uri, sock=made, proxy=None, max_size=64 * MIB, open_timeout=60, **options)
         except BaseException:
             made.close()
             raise
@@ -247,17 +247,24 @@ def test_many_requests_at_once_leave_nothing_behind(site: Site) -> None:
 
 
 def test_an_app_learns_that_its_visitor_went_away(site: Site) -> None:
-    """And nothing of the connection is left in the sandbox."""
+    """And nothing of the connection is left in the sandbox. An app of its own: the gateway keeps idle connections to the
+    other one for some seconds."""
+    held = Site(site.server, site.client, site.sandbox_id, 8002)
+    held.api("POST", held.path, {})
+    process = held.start_app()
     with socket.create_connection(("127.0.0.1", site.server.port)) as visitor:
-        visitor.sendall(f"GET /hold HTTP/1.1\r\nHost: {site.host}\r\nCookie: {site.cookie()}\r\n\r\n".encode())
-        wait_until(lambda: "held" in app_output(site))
-    wait_until(lambda: "the visitor went away" in app_output(site))
-    wait_until(lambda: connections_in(site) == 0)
+        visitor.sendall(f"GET /hold HTTP/1.1\r\nHost: {held.host}\r\nCookie: {held.cookie()}\r\n\r\n".encode())
+        wait_until(lambda: "held" in app_output(held))
+        assert connections_in(held) == 1
+    wait_until(lambda: "the visitor went away" in app_output(held))
+    wait_until(lambda: connections_in(held) == 0)
+    site.api("DELETE", f"{site.base}/processes/{process}")
 
 
 def connections_in(site: Site) -> int:
     """Established connections to the app, as the sandbox' kernel has them."""
-    code = "print(sum(l.split()[1].endswith(':1F40') and l.split()[3] == '01' for l in open('/proc/net/tcp')))"
+    port = f":{site.port:04X}"
+    code = f"print(sum(l.split()[1].endswith({port!r}) and l.split()[3] == '01' for l in open('/proc/net/tcp')))"
     done = site.api("POST", f"{site.base}/exec", {"argv": [PYTHON, "-c", code]})
     return int(done["stdout"]["data"]["text"])
 
@@ -285,7 +292,7 @@ def test_a_websocket_lives_long_with_text_and_binary_frames(site: Site) -> None:
         time.sleep(1)
         ws.send(b"\x00\xff after a silence")
         assert ws.recv() == b"\x00\xff after a silence"
-        assert ws.ping().wait(30)
+        assert ws.ping().wait(60)
 
 
 def test_close_codes_pass_in_both_directions(site: Site) -> None:
@@ -294,7 +301,7 @@ def test_close_codes_pass_in_both_directions(site: Site) -> None:
         ws.recv()
         ws.send("close")
         with pytest.raises(ConnectionClosed) as closed:
-            ws.recv(timeout=30)
+            ws.recv(timeout=60)
         assert closed.value.rcvd is not None
         assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4321, "as you wish")
     with site.socket("/socket", additional_headers=cookie) as ws:
@@ -374,7 +381,7 @@ def test_revoking_ends_what_is_open(site: Site) -> None:
         ws.recv()
         site.api("DELETE", f"{site.path}/tokens")
         with pytest.raises(ConnectionClosed):
-            ws.recv(timeout=30)
+            ws.recv(timeout=60)
     assert site.get("/", Cookie=cookie).status_code == 404
     assert site.get("/", Cookie=site.cookie()).status_code == 200
 
