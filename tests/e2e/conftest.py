@@ -25,9 +25,13 @@ def image() -> str:
     return ImageStore().resolve("python").digest
 
 
+def short_directory() -> Path:
+    """For a server: the path of a Unix socket has 107 bytes."""
+    return Path(tempfile.mkdtemp(prefix="cl", dir="/tmp"))
+
+
 def make_server(*options: str) -> ServerProcess:
-    """In a directory with a short name: the path of a Unix socket has 107 bytes."""
-    server = ServerProcess(Path(tempfile.mkdtemp(prefix="cl", dir="/tmp")), options)
+    server = ServerProcess(short_directory(), options)
     server.start()
     return server
 

@@ -26,7 +26,7 @@ KILLS = 20 if inside.FULL else 4
 
 def run(client: httpx.Client, sandbox_id: str, code: str) -> str:
     """What the cell printed; it must have gone well."""
-    answer = client.post(f"/v1/sandboxes/{sandbox_id}/contexts/default/runs", json={"code": code})
+    answer = client.post(f"/v1/sandboxes/{sandbox_id}/contexts/default/runs?wait_s=60", json={"code": code})
     assert answer.status_code == 200, answer.text
     finished = answer.json()
     assert finished["status"] == "ok", finished
@@ -92,8 +92,8 @@ def test_a_paused_sandbox_stands_still_and_goes_on(client: httpx.Client, make_sa
 
 
 def beats_after(client: httpx.Client, box: str, moment: float) -> list[float]:
-    """The times that the cell wrote, once one of them is later than `moment`; at most 20 s."""
-    deadline = time.monotonic() + 20
+    """The times that the cell wrote, once one of them is later than `moment`; at most 60 s."""
+    deadline = time.monotonic() + 60
     while True:
         answer = client.get(f"/v1/sandboxes/{box}/files/content", params={"path": "/workspace/beats"})
         beats = [float(line) for line in answer.text.splitlines()[:-1]] if answer.status_code == 200 else []
@@ -130,7 +130,8 @@ def test_the_journal_tells_of_a_pause_and_a_suspend(client: httpx.Client, make_s
         change(client, box, "resume")
         whole = events_until(client, box, "sandbox_reborn", reason="resume")
         assert whole[: len(paused)] == paused
-        rest = [(kind, data.get("state"), data["reason"]) for kind, data in whole[len(paused) :]]
+        kinds = ("sandbox_state", "uplinks_closed", "sandbox_reborn")
+        rest = [(kind, data.get("state"), data["reason"]) for kind, data in whole[len(paused) :] if kind in kinds]
         assert rest == [
             ("sandbox_state", "suspending", "suspend"),
             ("uplinks_closed", None, "suspend"),
@@ -155,14 +156,22 @@ def test_a_stop_keeps_files_and_services_and_ends_the_rest(
     said = run(client, box, "print('x' in globals(), open('/workspace/f').read())")
     assert said == "False kept\n\n"
     _until_written(client, box, "up\nup\n")
-    assert client.get(f"{url}/services/web").json()["state"] == "ready"
+    _until_ready(client, f"{url}/services/web")
 
 
 def _until_written(client: httpx.Client, box: str, text: str) -> None:
     """By the service, whose program may have begun and written nothing yet."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while client.get(f"/v1/sandboxes/{box}/files/content", params={"path": "/workspace/service"}).text != text:
         assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _until_ready(client: httpx.Client, url: str) -> None:
+    """Its program may have written before the guest has noted that it runs."""
+    deadline = time.monotonic() + 60
+    while (state := client.get(url).json()["state"]) != "ready":
+        assert time.monotonic() < deadline, state
         time.sleep(0.05)
 
 
@@ -171,24 +180,27 @@ def test_an_idle_sandbox_is_suspended_a_busy_one_is_not_and_the_last_write_is_ke
 ) -> None:
     """e2b-dev/E2B#1104: a suspend by timeout lost the last writes, one by hand did not. daytonaio/daytona#4805: a dead client
     kept it awake. cloudflare/sandbox-sdk#316: the policy was forgotten when it had slept."""
-    box = make_sandbox(driver="gvisor", lifecycle={"idle_timeout_s": 1})
+    box = make_sandbox(driver="gvisor")
     url = f"/v1/sandboxes/{box}/contexts/default/runs"
-    code = "import time; time.sleep(4); print('last', file=open('/workspace/f', 'w'))"
+    code = "import time; time.sleep(3); print(time.time(), file=open('/workspace/f', 'w'))"
     dead = attach(server, box, open_terminal(client, box, "cat"))  # it reads nothing and says nothing from here on
     with client.stream("GET", f"/v1/sandboxes/{box}/events") as reader:  # merely connected
         lines = reader.iter_lines()
         next(lines)
-        started = client.post(f"{url}?wait_s=0", json={"code": code}).json()
-        while (found := client.get(f"{url}/{started['id']}")).json().get("state") != "finished":
-            assert found.status_code == 202, found.text
-            time.sleep(0.1)
-        assert found.json()["status"] == "ok"
+        assert client.post(f"{url}?wait_s=0", json={"code": code}).status_code == 202
+        policy = {"lifecycle": {"idle_timeout_s": 1}}
+        assert client.patch(f"/v1/sandboxes/{box}", json=policy).status_code == 200
         becomes(client, box, "suspended")
+        slept = time.time()
         assert any("sandbox_not_running" in line for line in lines)
     client.get(f"/v1/sandboxes/{box}/contexts")
     assert state_of(client, box) == "suspended"
-    assert run(client, box, "print(open('/workspace/f').read())") == "last\n\n"
-    assert client.get(f"/v1/sandboxes/{box}").json()["lifetime"]["idle_at"] is not None
+    ended = float(run(client, box, "print(open('/workspace/f').read())"))
+    assert ended < slept, "it was suspended while the cell ran, which went on when it was woken"
+    shown = client.get(f"/v1/sandboxes/{box}").json()
+    assert shown["lifecycle"]["idle_timeout_s"] == 1
+    # On a slow machine it is at rest again by now.
+    assert shown["lifetime"]["idle_at"] is not None or shown["state"] in ("suspending", "suspended")
     dead.close()
 
 
@@ -204,7 +216,7 @@ def test_a_terminal_is_told_and_shows_the_same_shell_when_it_comes_back(server: 
             shell.expect("42")
             change(http, sandbox.id, "suspend")
             with pytest.raises(SandboxNotRunning):
-                shell.expect("never", timeout_s=30)
+                shell.expect("never", timeout_s=60)
         assert state_of(http, sandbox.id) == "suspended"
         with terminal.attach() as shell:
             shell.send("echo $kept $((50+1))\n")

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +20,7 @@ Make = Callable[..., str]
 
 
 def run(client: httpx.Client, sandbox_id: str, code: str, **body: object) -> dict[str, object]:
-    response = client.post(f"/v1/sandboxes/{sandbox_id}/contexts/default/runs", json={"code": code, **body})
+    response = client.post(f"/v1/sandboxes/{sandbox_id}/contexts/default/runs?wait_s=60", json={"code": code, **body})
     assert response.status_code == 200, response.text
     return dict(response.json())
 
@@ -50,7 +51,8 @@ def test_values_of_the_environment_arrive_exactly_and_are_in_nobodys_command_lin
 ) -> None:
     """superradcompany/microsandbox#1364: double quotes were corrupted; #997: secrets were in command lines of the host, for
     everybody to see. e2b-dev/E2B#1154: a single quote began another command."""
-    value = 'it\'s "a" secret-in-env; $HOME `id` \\ \u00e9\n\tend '
+    secret = uuid.uuid4().hex  # not in a command line of somebody who looks for the word
+    value = f'it\'s "a" {secret}; $HOME `id` \\ \u00e9\n\tend '
     sandbox_id = make_sandbox(driver=driver, env={"VALUE": value})
     assert text(run(client, sandbox_id, "import os; print(repr(os.environ['VALUE']), end='')")) == repr(value)
     body = {"argv": ["printenv", "VALUE"]}
@@ -58,7 +60,7 @@ def test_values_of_the_environment_arrive_exactly_and_are_in_nobodys_command_lin
     assert done["stdout"]["data"]["text"] == value + "\n"
     seen = command_lines()
     assert sandbox_id.encode() in seen or b"cloche_guest" in seen
-    assert b"secret-in-env" not in seen
+    assert secret.encode() not in seen
 
 
 def test_the_strongest_driver_is_the_default_and_is_named(server: ServerProcess, client: httpx.Client) -> None:
@@ -79,20 +81,23 @@ def test_a_sandbox_whose_first_process_is_killed_says_so(
     with ThreadPoolExecutor() as pool:
         path = f"/v1/sandboxes/{sandbox_id}/contexts/default/runs"
         waiting = pool.submit(client.post, path, json={"code": "import time; time.sleep(60)"})
-        while not any(s["state"] == "running" for s in client.get(path).json()["runs"]):
-            time.sleep(0.02)
+        until(lambda: any(s["state"] == "running" for s in client.get(path).json()["runs"]))
         os.kill(pid, signal.SIGKILL)
         answer = waiting.result().json()
     assert (answer["code"], answer["details"]["state"]) == ("sandbox_not_running", "failed")
-    deadline = time.monotonic() + 60
-    while (shown := client.get(f"/v1/sandboxes/{sandbox_id}").json())["state"] == "running":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    shown = client.get(f"/v1/sandboxes/{sandbox_id}").json()
     assert shown["state"] == "failed"
     assert shown["failure"]["reason"] in {"signal", "exit", "lost"}
     call = client.get(f"/v1/sandboxes/{sandbox_id}/contexts")
     assert call.json()["code"] == "sandbox_not_running"
     assert not (server.directory / "run" / "uplinks" / sandbox_id).exists()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 DIAL = """
@@ -135,8 +140,7 @@ def test_a_guest_under_user_control_cannot_hurt_the_server(
 def test_memory_and_descriptors_of_the_server_stay_flat(
     client: httpx.Client, make_sandbox: Make, server: ServerProcess
 ) -> None:
-    assert server.process is not None
-    pid = server.process.pid
+    pid = server.pid
     sandbox_id = make_sandbox(driver="runc")
     big = "print('x' * 1_000_000)"
     for _ in range(10):
@@ -145,7 +149,7 @@ def test_memory_and_descriptors_of_the_server_stay_flat(
     for _ in range(100):
         run(client, sandbox_id, big)
     assert memory_kib(pid) < memory + 30_000
-    assert descriptors(pid) <= open_files + 4
+    until(lambda: descriptors(pid) <= open_files + 4)  # connections that end just now are counted for a moment
 
 
 def test_a_client_that_goes_away_ends_no_run(client: httpx.Client, make_sandbox: Make, driver: str) -> None:
@@ -155,6 +159,6 @@ def test_a_client_that_goes_away_ends_no_run(client: httpx.Client, make_sandbox:
     with client.stream("POST", url, json=body, headers={"Accept": "text/event-stream"}) as response:
         run_id = response.headers["Cloche-Run-Id"]
         next(response.iter_raw())
-    finished = client.get(f"{url}/{run_id}?wait_s=20").json()
+    finished = client.get(f"{url}/{run_id}?wait_s=60").json()
     assert (finished["status"], text(finished).split()) == ("ok", [str(n) for n in range(10)])
     assert text(run(client, sandbox_id, "done")) == "True"
