@@ -73,7 +73,7 @@ class ServerProcess:
         with out.open("wb") as stdout, self.log.open("ab") as stderr:
             self.process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=os.environ | self.environ)
         deadline = time.monotonic() + START_S
-        while not (found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", self.said)):
+        while not (found := re.search(r"listening on http://127\.0\.0\.1:(\d+) ", self.said)):
             self.said = out.read_text()
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
