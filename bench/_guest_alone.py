@@ -49,7 +49,7 @@ class GuestAlone:
     def attach(self, command: list[str], *, record: bool = True) -> Attachment:
         """A new terminal with this program, attached."""
         base = f"127.0.0.1:{self._port}/v1/terminals"
-        body = json.dumps({"command": command, "record": record}).encode()
+        body = json.dumps({"argv": command, "record": record}).encode()
         order = urllib.request.Request(f"http://{base}", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(order) as answer:
             terminal_id = json.load(answer)["id"]

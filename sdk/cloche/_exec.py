@@ -122,8 +122,10 @@ def ending_of(process: models.Process) -> str:
     return f"{how} because the sandbox ran out of memory" if exit_status.out_of_memory else how
 
 
-def command_fields(command: Command) -> dict[str, object]:
-    """``argv`` or ``shell``."""
+def command_fields(command: Command | None) -> dict[str, object]:
+    """``argv`` or ``shell``; neither for None."""
+    if command is None:
+        return {}
     if isinstance(command, str):
         return {"shell": command}
     return {"argv": list(command)}

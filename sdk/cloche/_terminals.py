@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypedDict, Unpack
 
 from cloche import _calls, models
 from cloche._answers import built
 from cloche._attachment import AsyncAttachment, Attachment, Where
+from cloche._exec import Command, command_fields
 from cloche._flow import Flow, awaiting, blocking, send, send_patiently
 from cloche._link import AsyncLink, Link
 from cloche._patience import Patience
@@ -17,7 +18,6 @@ from cloche.models.terminals import TerminalCreate, TerminalShare, TerminalShare
 class TerminalOptions(TypedDict, total=False):
     """What a new terminal is to be; see `cloche.models.terminals.TerminalCreate`."""
 
-    command: Sequence[str] | None
     name: str | None
     cwd: str | None
     env: Mapping[str, str] | None
@@ -141,9 +141,9 @@ class Terminals:
         self._link = link
         self._sandbox_id = sandbox_id
 
-    def create(self, **options: Unpack[TerminalOptions]) -> Terminal:
-        """Start a program on a terminal of its own; without ``command``, a shell."""
-        body = built(TerminalCreate, **options)
+    def create(self, command: Command | None = None, **options: Unpack[TerminalOptions]) -> Terminal:
+        """Start a program, or a line of shell, on a terminal of its own; without ``command``, the user's shell."""
+        body = built(TerminalCreate, **command_fields(command), **options)
         return self._handle(self._link.drive(send(_calls.create_terminal(self._sandbox_id, body))))
 
     def get(self, terminal_id: str) -> Terminal:
@@ -172,9 +172,9 @@ class AsyncTerminals:
         self._link = link
         self._sandbox_id = sandbox_id
 
-    async def create(self, **options: Unpack[TerminalOptions]) -> AsyncTerminal:
-        """Start a program on a terminal of its own; without ``command``, a shell."""
-        body = built(TerminalCreate, **options)
+    async def create(self, command: Command | None = None, **options: Unpack[TerminalOptions]) -> AsyncTerminal:
+        """Start a program, or a line of shell, on a terminal of its own; without ``command``, the user's shell."""
+        body = built(TerminalCreate, **command_fields(command), **options)
         return self._handle(await self._link.drive(send(_calls.create_terminal(self._sandbox_id, body))))
 
     async def get(self, terminal_id: str) -> AsyncTerminal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from websockets.exceptions import InvalidStatus
 
 from cloche.models.terminals import TerminalExit
 
-from .server_process import ServerProcess
+from .server_process import ServerProcess, memory_kib
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "guest" / "terminals"))
 
@@ -23,10 +24,8 @@ from flood import check_received, flood_command, read_with_cuts
 from viewer import Viewer
 
 
-def open_terminal(client: httpx.Client, sandbox_id: str, *command: str, **body: Any) -> dict[str, Any]:
-    answer = client.post(
-        f"/v1/sandboxes/{sandbox_id}/terminals", json={**({"command": [*command]} if command else {}), **body}
-    )
+def open_terminal(client: httpx.Client, sandbox_id: str, *argv: str, **body: Any) -> dict[str, Any]:
+    answer = client.post(f"/v1/sandboxes/{sandbox_id}/terminals", json={**({"argv": [*argv]} if argv else {}), **body})
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
 
@@ -52,7 +51,7 @@ def test_a_shell_in_a_sandbox(
 ) -> None:
     sandbox_id = make_sandbox(driver=driver)
     terminal = open_terminal(client, sandbox_id, cols=90, rows=30)
-    assert terminal["command"] == ["/bin/bash"]
+    assert terminal["argv"] == ["/bin/bash"]
     viewer = attach(server, sandbox_id, terminal)
     viewer.type("stty size; whoami; pwd; tty\n")
     said = viewer.until(rb"30 90\r\nuser\r\n/workspace\r\n/dev/pts/\d+\r\n")
@@ -115,9 +114,23 @@ def test_whoever_watches_by_a_link_is_cut_off_when_it_is_over(
 ) -> None:
     sandbox_id = make_sandbox(driver="runc")
     terminal = open_terminal(client, sandbox_id, "cat")
-    share = client.post(f"/v1/sandboxes/{sandbox_id}/terminals/{terminal['id']}/share", json={"ttl_s": 3}).json()
-    watcher = attach(server, sandbox_id, terminal, share["token"])
+    watcher = attach_by_a_short_link(server, client, sandbox_id, terminal)
     assert closed_with(watcher) == (4401, {"code": "unauthenticated", "message": "the link is over"})
+
+
+def attach_by_a_short_link(
+    server: ServerProcess, client: httpx.Client, sandbox_id: str, terminal: dict[str, Any]
+) -> Viewer:
+    """On a slow machine the link may be over before it is used: that is refused, and rightly."""
+    for ttl_s in (2, 8, 32):
+        began = time.monotonic()
+        path = f"/v1/sandboxes/{sandbox_id}/terminals/{terminal['id']}/share"
+        token = client.post(path, json={"ttl_s": ttl_s}).json()["token"]
+        try:
+            return attach(server, sandbox_id, terminal, token)
+        except InvalidStatus:
+            assert time.monotonic() - began > ttl_s
+    raise AssertionError("every link was over before it was used")
 
 
 def test_output_is_the_same_over_a_killed_server(own_server: ServerProcess, driver: str) -> None:
@@ -167,18 +180,20 @@ def test_no_byte_is_lost_or_repeated_over_cuts_and_a_killed_server(own_server: S
 def test_a_flood_passes_with_flat_memory(
     server: ServerProcess, client: httpx.Client, make_sandbox: Callable[..., str], size: int
 ) -> None:
-    from .server_process import memory_kib
-
+    """A viewer that reads holds the program back, unless nothing moves for 5 s: then the program goes on without it. A machine
+    that stands still for so long is seen here, and may leave a gap, which is said; nothing else may."""
     sandbox_id = make_sandbox(driver="runc")
     program = f"while [ ! -e /tmp/go ]; do sleep 0.02; done; head -c {size} /dev/zero"
     terminal = open_terminal(client, sandbox_id, "sh", "-c", program, record=False)
     viewer = attach(server, sandbox_id, terminal)
-    assert server.process is not None
-    before = memory_kib(server.process.pid)
+    before = memory_kib(server.pid)
     # Not typed: for whoever types, a viewer that does not read for 0.5 s holds nothing up, and has a gap.
     client.post(f"/v1/sandboxes/{sandbox_id}/exec", json={"argv": ["touch", "/tmp/go"]}).raise_for_status()
-    while viewer.exit is None and viewer.pump(30):  # of silence; seconds on a busy machine
+    longest_s, heard_at = 0.0, time.monotonic()
+    while viewer.exit is None and viewer.pump(60):  # of silence; seconds on a busy machine
         viewer.received.clear()
+        now = time.monotonic()
+        longest_s, heard_at = max(longest_s, now - heard_at), now
     assert (viewer.exit, viewer.position) == (TerminalExit(code=0), size)
-    assert viewer.gaps == []
-    assert memory_kib(server.process.pid) - before < 20_000
+    assert viewer.gaps == [] or longest_s > 2.5
+    assert memory_kib(server.pid) - before < 20_000

@@ -95,7 +95,7 @@ def test_processes_work_while_they_use_cpu_or_write_and_services_never(quiet: Gu
 
 
 def test_a_terminal_works_for_keys_and_output_but_not_for_viewers(quiet: Guest) -> None:
-    terminal = quiet.call("POST", "/v1/terminals", {"command": ["cat"]}, status=201)
+    terminal = quiet.call("POST", "/v1/terminals", {"argv": ["cat"]}, status=201)
     path = f"/v1/terminals/{terminal['id']}"
     idle(quiet)
     viewer = Viewer(f"ws://127.0.0.1:{quiet.port}{path}/attach")
@@ -145,7 +145,7 @@ def test_everything_ends_on_request_and_services_stay_declared() -> None:
         context: Context = guest.create()
         context.ok("import subprocess; subprocess.Popen(['sleep', '600'])")
         process = processes.start("sleep", "600")
-        terminal = guest.call("POST", "/v1/terminals", {"command": ["cat"]}, status=201)["id"]
+        terminal = guest.call("POST", "/v1/terminals", {"argv": ["cat"]}, status=201)["id"]
         guest.call("POST", "/v1/services", {"name": "web", "argv": ["sleep", "600"]}, status=201)
         assert guest.http.post("/v1/end-all", json={"start_services": True}).status_code == 204
         guest.call("GET", context.path, status=410)
@@ -155,4 +155,4 @@ def test_everything_ends_on_request_and_services_stay_declared() -> None:
         assert guest.http.post("/v1/end-all").status_code == 204
         assert guest.call("GET", "/v1/services")["items"] == []
         assert guest.create().value("1 + 1") == "2"
-        guest.call("POST", "/v1/terminals", {"command": ["cat"]}, status=201)
+        guest.call("POST", "/v1/terminals", {"argv": ["cat"]}, status=201)

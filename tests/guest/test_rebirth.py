@@ -76,7 +76,7 @@ async def test_every_connection_is_closed_on_request_also_streams_and_sockets_of
 ) -> None:
     """gVisor refuses to save a sandbox with a connection to the host."""
     asking, stream, viewer = await hub.take(), await hub.take(), await hub.take()
-    terminal = await call(asking, "POST", "/v1/terminals", {"command": ["cat"]})
+    terminal = await call(asking, "POST", "/v1/terminals", {"argv": ["cat"]})
     stream[1].write(b"GET /v1/events HTTP/1.1\r\nHost: guest\r\n\r\n")
     assert await stream[0].readuntil(b"\r\n\r\n")
     viewer[1].write(
@@ -156,7 +156,7 @@ async def test_cursors_of_a_copy_are_foreign_and_those_of_a_woken_sandbox_go_on(
 ) -> None:
     first = await hub.take()
     done = (await run(first, "print('before')"))["id"]
-    await call(first, "POST", "/v1/terminals", {"command": ["cat"]})
+    await call(first, "POST", "/v1/terminals", {"argv": ["cat"]})
     await call(first, "POST", "/v1/processes", {"argv": ["cat"], "stdin": "open"})
     await call(first, "POST", "/v1/watches", {"path": str(tmp_path)})
     before = await cursors(first, done)

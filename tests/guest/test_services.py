@@ -142,7 +142,7 @@ def test_the_sandbox_tells_what_happens_in_it(own_guest: Guest) -> None:
     context.ok("1")
     context.delete()
     assert first(own_guest, "context_state", context_id=context.id, state="idle")["data"]["name"] == "seen"
-    terminal = own_guest.call("POST", "/v1/terminals", {"command": ["sh", "-c", "exit 4"], "name": "shown"})
+    terminal = own_guest.call("POST", "/v1/terminals", {"argv": ["sh", "-c", "exit 4"], "name": "shown"})
     closed = first(own_guest, "terminal_closed", terminal_id=terminal["id"])["data"]
     assert (closed["name"], closed["code"]) == ("shown", 4)
     assert first(own_guest, "terminal_opened", terminal_id=terminal["id"])["data"]["command"] == "sh -c exit 4"

@@ -14,11 +14,9 @@ from typing import Final
 from pydantic import JsonValue
 
 from cloche.errors import LimitReached, ProcessStartFailed
-from cloche.models import ProcessSpec, Tty
+from cloche.models import Tty
 from cloche_guest.children import Account, Child, Children
 from cloche_guest.window_size import set_window_size
-
-SHELLS: Final = ("/bin/bash", "/bin/sh")
 
 PIPE_BYTES: Final = 256 * 1024
 """Four times Linux' default: a program that writes in bursts waits less often for the guest."""
@@ -58,14 +56,6 @@ class Launched:
     outputs: list[tuple[str, int]] = field(default_factory=list)
     stdin: int | None = None
     end_mark: bytes = b""
-
-
-def argv_of(spec: ProcessSpec) -> list[str]:
-    """The command line."""
-    if spec.argv is not None:
-        return spec.argv
-    shell = next((path for path in SHELLS if os.access(path, os.X_OK)), SHELLS[-1])
-    return [shell, "-c", spec.shell or ""]
 
 
 def launch(children: Children, order: Order) -> Launched:

@@ -17,8 +17,9 @@ from cloche_guest.contexts._leftovers import MARK
 from cloche_guest.contexts._runs import new_id
 from cloche_guest.identity import new_epoch
 from cloche_guest.processes._capture import capture
-from cloche_guest.processes._launch import Order, argv_of, launch, not_allowed
+from cloche_guest.processes._launch import Order, launch, not_allowed
 from cloche_guest.processes._process import MIB, Body, LiveProcess, Naming, Told, mark_of, own_variables
+from cloche_guest.programs import argv_of
 from cloche_guest.sudo._request import ROOT
 
 MAX_RUNNING: Final = 128

@@ -26,7 +26,7 @@ from cloche.models import (
     ServiceState,
 )
 from cloche_guest.processes._declarations import Declarations
-from cloche_guest.processes._launch import argv_of
+from cloche_guest.programs import argv_of
 from cloche_guest.processes._process import LiveProcess, Told
 from cloche_guest.processes._restarting import in_row, is_success, restart_delay_s
 from cloche_guest.processes._service import ProcessService

@@ -19,6 +19,7 @@ from cloche_guest.clock import Clock
 from cloche_guest.contexts._leftovers import MARK
 from cloche_guest.contexts._runs import new_id
 from cloche_guest.identity import new_epoch
+from cloche_guest.programs import argv_of, first_shell
 from cloche_guest.pulse import until_pulse
 from cloche_guest.terminals.log import Dimensions
 from cloche_guest.terminals.pty import PtyEvents, open_pty
@@ -33,7 +34,6 @@ MAX_REMEMBERED: Final = 1000
 """Ids of terminals that are no longer kept, so that they are `Gone` and not unknown."""
 
 TICK_S: Final = 0.25
-SHELLS: Final = ("/bin/bash", "/bin/sh")
 
 
 class TerminalService:
@@ -89,7 +89,7 @@ class TerminalService:
             LimitReached
         """
         self._make_room()
-        command = body.command or [_shell(self._environment())]
+        argv = argv_of(body, first_shell(self._environment().get("SHELL", "")))
         cwd = body.cwd or self._workspace
         terminal_id = new_id("term-")
         mark = f"{terminal_id}:{secrets.token_hex(4)}"
@@ -98,7 +98,7 @@ class TerminalService:
         terminal = LiveTerminal(
             terminal_id,
             body,
-            command=command,
+            argv=argv,
             cwd=cwd,
             epoch=new_epoch(),
             mark=mark,
@@ -112,10 +112,10 @@ class TerminalService:
             return terminal
 
         try:
-            pty = open_pty(self._children, command, cwd=cwd, env=env, account=self._account, size=size, events=events)
+            pty = open_pty(self._children, argv, cwd=cwd, env=env, account=self._account, size=size, events=events)
         except (OSError, ValueError) as error:
             terminal.release()
-            raise _refused(error, command, cwd) from error
+            raise _refused(error, body, argv, cwd) from error
         terminal.run(pty)
         self._terminals[terminal_id] = terminal
         self._start_ticking()
@@ -185,20 +185,15 @@ class TerminalService:
                 terminal.tick()
 
 
-def _shell(env: dict[str, str]) -> str:
-    """The user's; else the first that is there."""
-    candidates = [env.get("SHELL", ""), *SHELLS]
-    return next((shell for shell in candidates if shell and Path(shell).is_file()), SHELLS[-1])
-
-
-def _refused(error: OSError | ValueError, command: list[str], cwd: str) -> ClocheError:
+def _refused(error: OSError | ValueError, body: TerminalCreate, argv: list[str], cwd: str) -> ClocheError:
     """A terminal that could not be made is the caller's mistake, unless there are no devices left."""
+    program = "argv" if body.shell is None else "shell"
     if not isinstance(error, OSError):
-        field, problem = "command", str(error)
+        field, problem = program, str(error)
     elif error.filename == cwd:
         field, problem = "cwd", f"{cwd}: {error.strerror}"
     elif error.filename is not None:
-        field, problem = "command", f"{command[0]}: {error.strerror}"
+        field, problem = program, f"{argv[0]}: {error.strerror}"
     else:
         return LimitReached(f"no terminal could be opened: {error.strerror}", hint="end some")
     errors: list[JsonValue] = [{"field": field, "problem": problem}]

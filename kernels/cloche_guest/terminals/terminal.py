@@ -46,7 +46,7 @@ class LiveTerminal:
         terminal_id: str,
         body: TerminalCreate,
         *,
-        command: list[str],
+        argv: list[str],
         cwd: str,
         epoch: str,
         mark: str,
@@ -58,7 +58,7 @@ class LiveTerminal:
         self.id = terminal_id
         self.body = body
         self.session = TerminalSession(epoch, OutputLog(size))
-        self._command = command
+        self._argv = argv
         self._cwd = cwd
         self._mark = mark
         self._recording = recording
@@ -78,7 +78,7 @@ class LiveTerminal:
     def run(self, pty: Pty) -> None:
         """The program runs."""
         self._pty = pty
-        self._tell("terminal_opened", {**self._names(), "pid": pty.pid, "command": " ".join(self._command)[:256]})
+        self._tell("terminal_opened", {**self._names(), "pid": pty.pid, "command": " ".join(self._argv)[:256]})
 
     @property
     def exited(self) -> bool:
@@ -98,7 +98,7 @@ class LiveTerminal:
         return Terminal(
             id=self.id,
             name=self.body.name,
-            command=self._command,
+            argv=self._argv,
             cwd=self._cwd,
             env=sorted(self.body.env),
             state=TerminalState.EXITED if self.exited else TerminalState.RUNNING,

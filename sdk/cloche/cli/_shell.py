@@ -146,7 +146,7 @@ def list_terminals(ctx: click.Context, sandbox: str, as_json: bool) -> None:
             info.state if info.exit is None else f"exited {_how(info.exit)}",
             f"{info.cols}x{info.rows}",
             str(info.viewers),
-            plain(" ".join(info.command))[:60],
+            plain(" ".join(info.argv))[:60],
             day_and_time(info.last_activity_at),
         )
         for info in found

@@ -15,6 +15,7 @@ from pydantic import Field, StringConstraints, model_validator
 from cloche.models._base import Env, Model, Name, Timestamp
 from cloche.models.contexts import Directory
 from cloche.models.events import Event
+from cloche.models.programs import Program
 from cloche.models.runs import DEFAULT_RUN_TIMEOUT_S, MAX_RUN_TIMEOUT_S, MAX_WAIT_S
 
 ProcessId = Annotated[str, StringConstraints(pattern=r"^proc-[a-z0-9]{12}$")]
@@ -25,9 +26,6 @@ MAX_STDIN_BYTES: Final = 1024 * 1024
 MAX_EXEC_OUTPUT_BYTES: Final = 4 * 1024 * 1024
 DEFAULT_EXEC_OUTPUT_BYTES: Final = 1024 * 1024
 MAX_INPUT_CHARACTERS: Final = 5 * 1024 * 1024
-
-Argument = Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
-"""Linux' own limit for one argument (MAX_ARG_STRLEN)."""
 
 StreamName = Literal["stdout", "stderr"]
 SignalName = Annotated[str, StringConstraints(pattern=r"^(SIG)?[A-Z][A-Z0-9+]{1,10}$")]
@@ -74,11 +72,9 @@ class Tty(Model):
     rows: int = Field(default=24, ge=1, le=1000)
 
 
-class ProcessSpec(Model):
-    """What to start: ``argv``, or ``shell`` for a line that ``/bin/bash -c`` (``/bin/sh`` where there is none) reads."""
+class ProcessSpec(Program):
+    """What to start."""
 
-    argv: list[Argument] | None = Field(default=None, min_length=1, max_length=8192)
-    shell: Argument | None = Field(default=None, min_length=1)
     cwd: Directory | None = Field(default=None, description="null: the workspace")
     env: Env = Field(default={}, description="over the sandbox' own")
     user: Literal["user", "root"] = Field(default="user", description="root: only where the sandbox has sudo")
@@ -86,11 +82,9 @@ class ProcessSpec(Model):
     tty: Tty | None = None
 
     @model_validator(mode="after")
-    def _one_command(self) -> Self:
-        if (self.argv is None) == (self.shell is None):
+    def _one_program(self) -> Self:
+        if self.argv is None and self.shell is None:
             raise ValueError("give argv or shell, one of them")
-        if self.argv is not None and not self.argv[0]:
-            raise ValueError("argv[0] is empty")
         return self
 
 

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter
 
 from cloche.models._base import Env, Model, Name, Timestamp
 from cloche.models.contexts import Directory
+from cloche.models.programs import Program
 
 TerminalId = Annotated[str, StringConstraints(pattern=r"^term-[a-z0-9]{12}$")]
 ShareId = Annotated[str, StringConstraints(pattern=r"^shr-[a-z0-9]{12}$")]
@@ -17,7 +18,6 @@ Columns = Annotated[int, Field(ge=2, le=1000)]
 Rows = Annotated[int, Field(ge=1, le=1000)]
 """Programs divide by these numbers and allocate their product; 1000 x 1000 is more than any screen shows."""
 
-Argument = Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
 Offset = Annotated[int, Field(ge=0, le=2**53 - 1)]
 ClientId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
 
@@ -45,13 +45,10 @@ class TerminalExit(Model):
     signal: int | None = None
 
 
-class TerminalCreate(Model):
-    """Body of ``POST .../terminals``."""
+class TerminalCreate(Program):
+    """Body of ``POST .../terminals``. Neither ``argv`` nor ``shell``: the user's shell."""
 
     name: Name | None = None
-    command: list[Argument] | None = Field(
-        default=None, min_length=1, max_length=4096, description="program and arguments; null: the user's shell"
-    )
     cwd: Directory | None = Field(default=None, description="null: the workspace")
     env: Env = {}
     cols: Columns = 80
@@ -71,7 +68,7 @@ class Terminal(Model):
 
     id: TerminalId
     name: str | None
-    command: list[str]
+    argv: list[str]
     cwd: str
     env: list[str] = Field(description="names only")
     state: TerminalState

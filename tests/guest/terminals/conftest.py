@@ -29,8 +29,8 @@ def terminal(guest: Guest) -> Iterator[Callable[..., dict[str, Any]]]:
     """Makes terminals that end with the test."""
     made: list[str] = []
 
-    def make(*command: str, **body: Any) -> dict[str, Any]:
-        answer = guest.call("POST", "/v1/terminals", {**({"command": command} if command else {}), **body}, status=201)
+    def make(*argv: str, **body: Any) -> dict[str, Any]:
+        answer = guest.call("POST", "/v1/terminals", {**({"argv": argv} if argv else {}), **body}, status=201)
         made.append(answer["id"])
         return answer
 

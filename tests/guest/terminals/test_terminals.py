@@ -207,9 +207,11 @@ def test_the_recording_is_an_asciicast(guest: Guest, terminal: Make) -> None:
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"command": ["/no/such/program"]}, "command"),
-        ({"command": ["sh"], "cwd": "/no/such/place"}, "cwd"),
-        ({"command": []}, "command"),
+        ({"argv": ["/no/such/program"]}, "argv"),
+        ({"argv": ["sh"], "cwd": "/no/such/place"}, "cwd"),
+        ({"argv": []}, "argv"),
+        ({"shell": ""}, "shell"),
+        ({"argv": ["sh"], "shell": "true"}, ""),
         ({"cols": 1}, "cols"),
         ({"rows": 1001}, "rows"),
     ],
@@ -219,6 +221,12 @@ def test_mistakes_are_typed_and_leave_nothing(guest: Guest, body: dict[str, Any]
     error = guest.call("POST", "/v1/terminals", body, status=400)
     assert error["details"]["errors"][0]["field"].startswith(field)
     wait_for(lambda: guest.health()["open_files"] <= before, "the open files of before")  # earlier ones may be let go
+
+
+def test_a_line_of_shell_runs_as_in_a_process(terminal: Make, attach: Attach) -> None:
+    made = terminal(shell="echo $((6 * 7)); sleep 60 | cat")
+    assert made["argv"][1:] == ["-c", "echo $((6 * 7)); sleep 60 | cat"]
+    attach(made).until(r"42")
 
 
 def test_no_terminal_no_upgrade(attach: Attach) -> None:

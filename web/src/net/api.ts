@@ -9,7 +9,7 @@ export interface Target {
 export interface TerminalInfo {
   id: string;
   state: string;
-  command: string[];
+  argv: string[];
   recorded: boolean;
 }
 
