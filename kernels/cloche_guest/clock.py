@@ -5,8 +5,8 @@ A sandbox is frozen, saved and restored hours later, perhaps as a copy; the mono
 be over because of that. Nobody tells the guest beforehand, so it looks at its own clock every `TICK_S`: when a look
 comes much too late, nothing here ran.
 
-Invariant: the tick is a timer that is due before any other that a jump makes due, and timers of one turn of the loop
-run in the order of their times; so whoever is woken by the jump reads a clock that knows of it.
+Whoever reads the clock looks, too: after a jump a message may be read before any timer runs. And the tick is a timer that
+is due before any other that a jump makes due; timers of one turn of the loop run in the order of their times.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class LifeClock:
         self._timer = self._look_at_the_next_pulse()
 
     def __call__(self) -> float:
-        return self._loop.time() - self._stills.total_s
+        now = self._loop.time()
+        self._stills.look(now)
+        return now - self._stills.total_s
 
     def stop(self) -> None:
         """No more looks."""

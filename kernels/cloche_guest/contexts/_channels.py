@@ -33,6 +33,11 @@ PORTION: Final = 16
 """Messages read in one go before others get their turn: at most 16 x 128 KiB of text, some 20 ms."""
 
 
+LAST_LOOK_S: Final = 0.01
+LAST_LOOKS: Final = 100
+"""So often at most: what is not there by then was not sent."""
+
+
 class Channels:
     """Four sockets. `on_message(channel, message)` is called in the loop for everything the kernel says."""
 
@@ -71,11 +76,18 @@ class Channels:
         self._loop.call_soon(self._read, channel)
         return message_id
 
-    def drain(self) -> None:
-        """Take everything that has arrived, at once."""
-        for channel in self._sockets:
-            while self._read_one(channel):
-                pass
+    def drain(self) -> bool:
+        """Take everything that has arrived, at once; whether there was anything."""
+        found = [self._drain(channel) for channel in self._sockets]
+        return any(found)
+
+    async def drain_dead(self) -> None:
+        """Take all that a kernel said before it ended. ZMQ's own thread fetches it, and may not have had a processor yet."""
+        self.drain()
+        for _ in range(LAST_LOOKS):
+            await asyncio.sleep(LAST_LOOK_S)
+            if not self.drain():
+                return
 
     async def subscribe(self) -> None:
         """Return when everything published from now on arrives.
@@ -111,6 +123,12 @@ class Channels:
             if not self._read_one(channel):
                 return
         self._loop.call_soon(self._read, channel)
+
+    def _drain(self, channel: Channel) -> bool:
+        found = False
+        while self._read_one(channel):
+            found = True
+        return found
 
     def _read_one(self, channel: Channel) -> bool:
         """False: nothing is there now."""

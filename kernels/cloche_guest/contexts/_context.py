@@ -384,7 +384,9 @@ class LiveContext:
 
     async def _finish(self, kernel: Kernel, execution: Execution) -> None:
         run, duration_s = execution.run, self._around.clock() - execution.watch.started_at
-        kernel.channels.drain()  # what a kernel said before it died is still there to be read
+        if kernel.process.has_exited:
+            await kernel.channels.drain_dead()
+        kernel.channels.drain()
         if execution.reply is not None:
             self._status.execution_count = execution.reply.execution_count or self._status.execution_count
             run.execution_count = run.execution_count or execution.reply.execution_count

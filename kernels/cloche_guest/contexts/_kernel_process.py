@@ -127,7 +127,7 @@ class KernelProcess:
         members = _leftovers.members(_leftovers.read_processes(), self._child.pid, self._mark)
         self._child.signal_group(signal.SIGKILL)
         await asyncio.shield(self._child.exited)
-        _leftovers.kill_members(self._child.pid, self._mark, members)
+        await _leftovers.end_members(self._child.pid, self._mark, members)
 
     async def terminate(self, grace_s: float) -> None:
         """TERM, then after the grace time KILL."""

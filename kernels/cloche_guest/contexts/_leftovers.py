@@ -7,10 +7,13 @@ escapes; it is still inside the sandbox and ends with it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
+import logging
 import os
 import signal
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,6 +24,11 @@ _libc = ctypes.CDLL(None, use_errno=False)
 
 _ROUNDS = 10
 """A process may fork between the look and the kill; every round finds what the one before let through."""
+
+DIE_S = 5.0
+"""A process that was killed still has to get a processor to end; one that waits for a disk ends later."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +54,27 @@ def members(processes: Iterable[ProcessFacts], kernel_pid: int, mark: str) -> se
     return found - {kernel_pid, os.getpid(), 1}
 
 
-def kill_members(kernel_pid: int, mark: str, known: set[int]) -> None:
-    """SIGKILL `known` and whatever is found now, until nothing is left."""
+def kill_members(kernel_pid: int, mark: str, known: set[int]) -> bool:
+    """SIGKILL `known` and whatever is found now, until nothing is left. False: some were killed and have not ended yet."""
     for _ in range(_ROUNDS):
         for pid in known:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         known = members(read_processes(), kernel_pid, mark)
         if not known:
+            return True
+    return False
+
+
+async def end_members(kernel_pid: int, mark: str, known: set[int]) -> None:
+    """As `kill_members`; returns when all have ended, after `DIE_S` at the latest."""
+    end, pause_s = time.monotonic() + DIE_S, 0.002
+    while not kill_members(kernel_pid, mark, known):
+        if time.monotonic() > end:
+            log.warning("processes of %s have not ended %g s after SIGKILL", mark, DIE_S)
             return
+        await asyncio.sleep(pause_s)
+        known, pause_s = set(), 2 * pause_s
 
 
 def read_processes() -> list[ProcessFacts]:

@@ -26,11 +26,11 @@ from cloche.models import (
     ServiceState,
 )
 from cloche_guest.processes._declarations import Declarations
-from cloche_guest.programs import argv_of
 from cloche_guest.processes._process import LiveProcess, Told
 from cloche_guest.processes._restarting import in_row, is_success, restart_delay_s
 from cloche_guest.processes._service import ProcessService
 from cloche_guest.processes._wait import wait_for
+from cloche_guest.programs import argv_of
 
 MAX_SERVICES: Final = 64
 STOP_GRACE_S: Final = 5.0
@@ -70,6 +70,7 @@ class _LiveService:
         """End what runs, and start from the beginning."""
         await self.end()
         self.restarts, self.last_exit, self.problem = 0, None, None
+        self.state = ServiceState.WAITING  # whoever asked is answered before the task has begun
         self._task = asyncio.create_task(self._run(), name=f"service {self.body.name}")
 
     async def end(self) -> None:

@@ -187,7 +187,7 @@ class LiveTerminal:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(pty.wait_closed(), HANGUP_GRACE_S)
             pty.signal(signal.SIGKILL)
-            _leftovers.kill_members(pty.pid, self._mark, known)
+            await _leftovers.end_members(pty.pid, self._mark, known)
             pty.resume()
             await pty.wait_closed()
         self.release()
