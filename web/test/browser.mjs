@@ -24,6 +24,7 @@ const problems = [];
 
 async function open(context, url) {
   const page = await context.newPage();
+  page.setDefaultTimeout(60_000);
   page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
   page.on("pageerror", (error) => problems.push(String(error)));
   await page.goto(url);
@@ -46,7 +47,7 @@ const copied = (page) => page.evaluate(() => navigator.clipboard.readText());
 const rows = (page) => page.locator(".xterm-rows").innerText();
 
 async function until(page, pattern, what) {
-  const end = Date.now() + 40_000;
+  const end = Date.now() + 60_000;
   for (;;) {
     const text = (await rows(page)).replaceAll("\u00a0", " ");
     if (pattern.test(text)) return;

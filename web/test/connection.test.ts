@@ -7,6 +7,7 @@ class FakeSocket implements SocketLike {
   onopen: (() => void) | null = null;
   onmessage: ((event: { data: unknown }) => void) | null = null;
   onclose: ((event: { code: number; reason: string }) => void) | null = null;
+  readyState = 1;
   sent: unknown[] = [];
   closed = false;
   send(data: string | Uint8Array): void {
@@ -102,6 +103,14 @@ describe("a connection", () => {
     last().onclose?.({ code: 1006, reason: "" });
     await settle();
     expect(states[states.length - 1]).toEqual({ kind: "ended", reason: diagnosis });
+  });
+
+  test("that is closing is not written to", () => {
+    last().onopen?.();
+    connection.send("before");
+    last().readyState = 2;
+    connection.send("behind");
+    expect(last().sent).toEqual(["before"]);
   });
 
   test("that is silent is given up while somebody looks", async () => {

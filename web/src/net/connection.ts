@@ -16,6 +16,7 @@ export type LinkState =
 /** What of WebSocket is used. */
 export interface SocketLike {
   binaryType: string;
+  readonly readyState: number;
   onopen: (() => void) | null;
   onmessage: ((event: { data: unknown }) => void) | null;
   onclose: ((event: { code: number; reason: string }) => void) | null;
@@ -39,6 +40,9 @@ export interface Listener {
   onLost(): void;
   onState(state: LinkState): void;
 }
+
+/** `WebSocket.OPEN`. */
+const OPEN = 1;
 
 export const PING_S = 15;
 export const PROBE_S = 3;
@@ -76,9 +80,12 @@ export class Connection {
     socket.onclose = ({ code, reason }) => void this.#onClose(socket, code, reason);
   }
 
-  /** Ignored without a connection: whoever has something to keep keeps it. */
+  /**
+   * Ignored without a connection: whoever has something to keep keeps it. Messages that came before the end are still told
+   * when the socket is closing already; a browser complains of answers to them.
+   */
   send(data: string | Uint8Array<ArrayBuffer>): void {
-    if (this.#opened) this.#socket?.send(data);
+    if (this.#opened && this.#socket?.readyState === OPEN) this.#socket.send(data);
   }
 
   /** Everything that was said arrived: the welcome is there. */
