@@ -83,12 +83,18 @@ class LifecycleFlows:
         self,
         *,
         name: str | None = None,
+        no_name: bool = False,
         labels: Mapping[str, str] | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
         lifecycle: LifecycleOption | None = None,
     ) -> Flow[models.Sandbox]:
-        """Change name, labels, metadata or lifecycle; None leaves as it is. Each is replaced as a whole."""
+        """Change name, labels, metadata or lifecycle; None leaves as it is. Each is replaced as a whole.
+
+        :param no_name: it has no name from now on; a ``name`` does not count.
+        """
         body = built(SandboxUpdate, name=name, labels=labels, metadata=metadata, lifecycle=lifecycle)
+        if no_name:
+            body = body.model_copy(update={"name": None})
         return self._keep((yield from send_patiently(_calls.update_sandbox(self.id, body), self._patience)))
 
     # States

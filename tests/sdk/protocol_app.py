@@ -355,7 +355,9 @@ class Handler(tornado.web.RequestHandler):
                 return 200, app.sandbox(sandbox_id)
             case ("PATCH", "sandboxes", sandbox_id):
                 update = models.SandboxUpdate.model_validate_json(self.request.body)
-                changes = {name: value for name, value in update if value is not None}
+                changes = {
+                    name: value for name, value in update if value is not None or name in update.model_fields_set
+                }
                 app.sandboxes[sandbox_id] = app.sandbox(sandbox_id).model_copy(update=changes)
                 return 200, app.sandboxes[sandbox_id]
             case ("DELETE", "sandboxes", sandbox_id):

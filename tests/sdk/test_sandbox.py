@@ -100,6 +100,8 @@ def test_update_and_refresh_change_what_the_handle_says(sandbox: Sandbox, client
     assert sandbox.refresh().labels == {"a": "b"}
     assert sandbox.name == "other"
     assert "'other' running on gvisor" in repr(sandbox)
+    assert sandbox.update(labels={}).name == "other"
+    assert sandbox.update(no_name=True).name is None
 
 
 def test_lists_run_over_all_pages(client: Client) -> None:

@@ -225,6 +225,14 @@ async def test_update_changes_what_is_given(cloche: Harness) -> None:
     assert (await cloche.client.get(url)).json()["name"] == "c"
 
 
+async def test_a_name_can_be_taken_away_and_is_free_then(cloche: Harness) -> None:
+    url = f"/v1/sandboxes/{await cloche.sandbox(name='a', labels={'x': '1'})}"
+    changed = (await cloche.client.patch(url, json={"name": None, "labels": None})).json()
+    assert (changed["name"], changed["labels"]) == (None, {"x": "1"})
+    await cloche.sandbox(name="a")
+    assert code_of(await cloche.client.patch(url, json={"name": "a"})) == "conflict"
+
+
 async def test_one_key_makes_one_sandbox(cloche: Harness) -> None:
     """cloudflare/sandbox-sdk#794: concurrent creates of one sandbox left orphans."""
     headers = {"Idempotency-Key": "once please"}

@@ -19,6 +19,7 @@ V = TypeVar("V")
 @click.command()
 @_options.sandbox_argument
 @click.option("--name", help="Another name.")
+@click.option("--no-name", is_flag=True, help="No name any more.")
 @_options.labels
 @click.option("--rm-label", "no_labels", multiple=True, metavar="KEY", help="Without this label; repeatable.")
 @_options.metadata
@@ -32,6 +33,7 @@ def update(
     *,
     sandbox: str,
     name: str | None,
+    no_name: bool,
     labels: tuple[tuple[str, str], ...],
     no_labels: tuple[str, ...],
     metadata: tuple[tuple[str, JsonValue], ...],
@@ -40,6 +42,8 @@ def update(
     **policy: Any,
 ) -> None:
     """Change name, labels, metadata or lifecycle of SANDBOX; what is not said stays. It is not woken."""
+    if name is not None and no_name:
+        raise click.UsageError("give --name or --no-name, not both")
     found = Sandbox.connect(sandbox, client=_options.client_of(ctx))
     changes = {
         "name": name,
@@ -47,9 +51,9 @@ def update(
         "metadata": merged(found.info.metadata, metadata, no_metadata),
         "lifecycle": policy_of(policy, found.info.lifecycle),
     }
-    if all(value is None for value in changes.values()):
+    if not no_name and all(value is None for value in changes.values()):
         raise click.UsageError("nothing to change: see cloche update --help")
-    info = found.update(**changes)  # type: ignore[arg-type]
+    info = found.update(no_name=no_name, **changes)  # type: ignore[arg-type]
     if as_json:
         print_json(info)
         return

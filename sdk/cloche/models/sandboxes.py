@@ -46,9 +46,9 @@ class SandboxCreate(Model):
 
 
 class SandboxUpdate(Model):
-    """Body of ``PATCH /v1/sandboxes/{sandbox_id}``. Null means: leave as it is."""
+    """Body of ``PATCH /v1/sandboxes/{sandbox_id}``. What is left out stays as it is."""
 
-    name: Name | None = None
+    name: Name | None = Field(default=None, description="null: none from now on; left out: as it is")
     labels: Labels | None = None
     metadata: dict[str, JsonValue] | None = Field(default=None, max_length=64)
     lifecycle: LifecyclePolicy | None = None

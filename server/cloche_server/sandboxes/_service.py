@@ -208,10 +208,10 @@ class SandboxService:
     # Changing
 
     def update(self, principal: Principal, sandbox_id: str, wanted: SandboxUpdate) -> SandboxRow:
-        """Null leaves a field as it is; labels, metadata and lifecycle are replaced as a whole."""
+        """What is left out stays; labels, metadata and lifecycle are replaced as a whole. Only a name can be taken away."""
         row = self.get(principal, sandbox_id)
-        changes = {name: getattr(wanted, name) for name in type(wanted).model_fields}
-        changes = {name: value for name, value in changes.items() if value is not None}
+        said = {name: getattr(wanted, name) for name in wanted.model_fields_set}
+        changes = {name: value for name, value in said.items() if value is not None or name == "name"}
         if not changes:
             return row
         if wanted.lifecycle is not None and (driver := self.drivers.get(row.driver)) is not None:

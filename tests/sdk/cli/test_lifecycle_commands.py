@@ -53,6 +53,13 @@ def test_update_changes_what_is_said_and_keeps_the_rest(run_cloche, app: App) ->
     assert (policy.idle_timeout_s, policy.delete_after_s, policy.auto_resume) == (None, 604_800, True)
 
 
+def test_update_takes_a_name_away(run_cloche, app: App) -> None:
+    box = run_cloche("create", "--name", "box").out.strip()
+    assert run_cloche("update", "box", "--name", "other", "--no-name").code == 2
+    assert run_cloche("update", "box", "--no-name").code == 0
+    assert app.sandboxes[box].name is None
+
+
 @pytest.mark.parametrize(
     "options", [[], ["--idle-action", "stop"], ["-l", "x"], ["--idle-timeout", "never", "--idle-action", "stop"]]
 )
