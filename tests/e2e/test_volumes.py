@@ -148,7 +148,6 @@ def test_volumes_outlive_a_killed_server(own_server: ServerProcess) -> None:
         assert len(loops(own_server)) == 1
         assert sandbox.exec("cat /data/file").stdout == "after\n"
         remove_volume(client, own_server)
-    own_server.stop()
     assert mounted(own_server) == []
 
 
