@@ -332,6 +332,29 @@ async def test_a_sandbox_that_ends_says_why(
     assert (await cloche.client.delete(f"/v1/sandboxes/{sandbox_id}")).json()["state"] == "deleted"
 
 
+@pytest.mark.expected_logs("sandbox ended")
+async def test_an_end_that_is_noticed_late_is_waited_for(cloche: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a call was told that the guest cannot be reached, a second after its sandbox had ended."""
+    noticed, wait_exit = asyncio.Event(), cloche.driver.wait_exit
+
+    async def notice_late(sandbox_id: str) -> SandboxStatus:
+        status = await wait_exit(sandbox_id)
+        await noticed.wait()
+        return status
+
+    monkeypatch.setattr(cloche.driver, "wait_exit", notice_late)
+    sandbox_id = await cloche.sandbox()
+    sandboxes = cloche.server.services.sandboxes
+    await sandboxes.settle(sandbox_id, 0.01)
+    assert sandboxes.registry.known(sandbox_id).state == "running", "nobody waits for one that is alive"
+    cloche.driver.end(sandbox_id, SandboxStatus(RunState.EXITED, ExitReason.EXIT, exit_code=3))
+    waiting = asyncio.create_task(sandboxes.settle(sandbox_id, 0.01))
+    assert await asyncio.wait([waiting], timeout=0.05) == (set(), {waiting})
+    noticed.set()
+    await waiting
+    assert sandboxes.registry.known(sandbox_id).state == "failed"
+
+
 async def test_keys_are_made_listed_and_revoked(cloche: Harness) -> None:
     made = (await cloche.client.post("/v1/keys", json={"owner": "bob", "role": "viewer", "label": "ci"})).json()
     assert made["secret"].startswith("clk_")

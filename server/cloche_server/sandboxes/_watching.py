@@ -17,6 +17,9 @@ from cloche_server.sandboxes._registry import Registry
 
 _LOG: Final = logging.getLogger("cloche.sandboxes")
 
+WRITTEN_DOWN_S: Final = 10.0
+"""What a sandbox leaves is killed and counted before: milliseconds, seconds on a machine that is busy."""
+
 
 class Watching:
     """Owns the watch tasks. Call `close` at the end: sandboxes go on, the watching stops."""
@@ -39,9 +42,13 @@ class Watching:
             live.watch.cancel()
 
     async def settle(self, sandbox_id: str, bound_s: float) -> None:
+        """Wait until the end of a sandbox is written down: ``bound_s`` for it to end, and longer once it has."""
         live = self._registry.live.get(sandbox_id)
-        if live is not None and live.watch is not None:
-            await asyncio.wait([live.watch], timeout=bound_s)
+        if live is None or live.watch is None:
+            return
+        await asyncio.wait([live.watch], timeout=bound_s)
+        if sandbox_id in self._registry.live and not (await live.driver.inspect(sandbox_id)).is_alive:
+            await asyncio.wait([live.watch], timeout=WRITTEN_DOWN_S)
 
     async def _watch(self, live: Live) -> None:
         sandbox_id = live.row.id
