@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # --import-mode=importlib: helpers beside the tests are found by name
 
-from guest_process import Context, Guest, running_guest
+from guest_process import GRACE_S, Context, Guest, running_guest
 
 
 @pytest.fixture(scope="session")
@@ -21,8 +21,9 @@ def guest() -> Iterator[Guest]:
 
 @pytest.fixture(scope="session")
 def shared(guest: Guest) -> Context:
-    """A context for tests that use names of their own and leave the kernel alive."""
-    return guest.create(name="shared")
+    """A context for tests that use names of their own and leave the kernel alive. Its runs have longer than usual to stop
+    when they are interrupted: on a busy machine five seconds may not do, and the kernel would be killed."""
+    return guest.create(name="shared", interrupt_grace_s=GRACE_S)
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ class Processes:
         return answer
 
     def wait(self, process_id: str, *conditions: Json, status: int = 200, **body: Any) -> Json:
-        given = {"conditions": list(conditions) or [{"type": "exit"}], **body}
+        given = {"conditions": list(conditions) or [{"type": "exit"}], "timeout_s": 60, **body}
         return self.guest.call("POST", f"/v1/processes/{process_id}/wait", given, status=status)
 
     def finish(self, process_id: str) -> Json:

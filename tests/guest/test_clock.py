@@ -15,8 +15,10 @@ from processes_of import Processes
 from cloche_guest.clock import JUMP_S, TICK_S, LifeClock, Stills
 from cloche_guest.pulse import PERIOD_S, until_pulse
 
-LIMIT_S = 2.5
-STILL_S = 4.0
+LIMIT_S = 5.0
+"""All else in a test may take so long."""
+
+STILL_S = 6.0
 
 
 def test_limits_of_runs_and_processes_do_not_count_the_time_in_which_nothing_ran() -> None:
@@ -59,7 +61,7 @@ async def test_the_clock_goes_on_with_the_loop() -> None:
     clock = LifeClock()
     began = clock()
     await asyncio.sleep(0.05)
-    assert 0.05 <= clock() - began < 10
+    assert 0.05 <= clock() - began < 60
     clock.stop()
 
 

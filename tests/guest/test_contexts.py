@@ -45,7 +45,7 @@ def test_code_that_takes_all_processors_does_not_stop_the_api(guest: Guest) -> N
     asked = time.monotonic()
     guest.health()
     assert contexts[0].get(runs[0])["state"] == "running"
-    assert time.monotonic() - asked < 15
+    assert time.monotonic() - asked < 30
     for context in contexts:
         context.delete()
 
@@ -170,11 +170,11 @@ def test_soak_of_runs_and_contexts_leaves_no_descriptor(lone_guest: Guest) -> No
 
 
 def test_the_sockets_of_a_kernel_belong_to_its_user_alone(guest: Guest, context: Context) -> None:
-    context.ok("1")
-    files = list((guest.home.parent / "r").glob("*/connection.json"))
-    assert files
-    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
-    assert {file.parent.stat().st_mode & 0o777 for file in files} == {0o700}
+    """Of this kernel alone: those of others may be on their way, or go, while somebody looks."""
+    file = Path(context.value("import ipykernel; ipykernel.get_connection_file()").strip("'"))
+    assert file.is_relative_to(guest.home.parent / "r")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_kernel_is_killed_before_the_guest_when_memory_runs_out(guest: Guest, context: Context) -> None:

@@ -118,7 +118,7 @@ def test_an_unknown_run_is_not_found(shared: Context) -> None:
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_huge_body_is_too_large(guest: Guest, shared: Context, chunked: bool) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", guest.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", guest.port, timeout=60)
     connection.putrequest("POST", f"{shared.path}/runs")
     size = 33 * 1024 * 1024
     piece = b"x" * 65536

@@ -25,7 +25,7 @@ def ask(*commands):
     for command in commands:
         content = {"type": "request", "seq": 1, "command": command, "arguments": {}}
         client.control_channel.send(client.session.msg("debug_request", content))
-        replies[command] = client.control_channel.get_msg(timeout=30)["content"]
+        replies[command] = client.control_channel.get_msg(timeout=60)["content"]
     client.stop_channels()
 
 # In a thread: it starts with code that waits for its turn, as cells do.

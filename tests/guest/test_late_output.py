@@ -19,7 +19,7 @@ def work():
 threading.Thread(target=work).start()
 """
     first = context.ok(code)
-    second = context.ok("go.set()\n_ = done.wait(10)\nprint('mine')")
+    second = context.ok("go.set()\n_ = done.wait(60)\nprint('mine')")
     assert text(second) == "mine\n"
     context.context_until("stdout", run_id=first["id"], text="late\n")
     assert "late" not in text(context.get(first["id"]))
@@ -48,7 +48,7 @@ outer = threading.Thread(target=lambda: threading.Thread(target=inner).start())
 outer.start(); outer.join()
 """
     first = context.ok(code)
-    assert text(context.ok("go.set(); _ = done.wait(10)")) == ""
+    assert text(context.ok("go.set(); _ = done.wait(60)")) == ""
     context.context_until("stdout", run_id=first["id"], text="deep\n")
 
 
@@ -99,6 +99,6 @@ def test_a_display_of_a_thread_after_its_run_is_told_in_the_context(context: Con
     code = "import threading\ngo, done = threading.Event(), threading.Event()\n"
     code += "def work():\n  go.wait()\n  display('late')\n  done.set()\nthreading.Thread(target=work).start()"
     first = context.ok(code)
-    assert context.ok("go.set(); _ = done.wait(10)")["outputs"] == []
+    assert context.ok("go.set(); _ = done.wait(60)")["outputs"] == []
     event = context.context_until("display", run_id=first["id"])
     assert event["data"]["data"] == {"text/plain": "'late'"}

@@ -51,7 +51,7 @@ async def test_a_process_whose_end_nobody_saw_is_lost_and_has_no_exit_status(
     waiting = asyncio.create_task(wait_for(process, ProcessWait(conditions=[ExitCondition()])))
     while os.waitpid(pid, os.WNOHANG) == (0, 0):  # a second owner takes the status
         await asyncio.sleep(0.01)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await process.ended.wait()
     model = process.to_model()
     assert (model.state, model.exit) == (ProcessState.LOST, None)

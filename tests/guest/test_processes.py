@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,12 +47,16 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(
     guest: Guest, processes: Processes, body: dict[str, object], reason: str, field: str
 ) -> None:
     """cloudflare/sandbox-sdk#725, #737, #250: a failed start stayed listed as running, or was not reported at all."""
-    before = len(guest.call("GET", "/v1/processes")["items"])
+    before = process_ids(guest)
     for path in ("/v1/processes", "/v1/exec"):
         error = guest.call("POST", path, body, status=422)
         assert error["code"] == "process_start_failed"
         assert (error["details"]["reason"], error["details"]["field"]) == (reason, field)
-    assert len(guest.call("GET", "/v1/processes")["items"]) == before
+    assert process_ids(guest) <= before  # others may end meanwhile, and be forgotten
+
+
+def process_ids(guest: Guest) -> set[str]:
+    return {process["id"] for process in guest.call("GET", "/v1/processes")["items"]}
 
 
 def test_a_script_without_its_interpreter_says_so(guest: Guest) -> None:
@@ -167,14 +172,14 @@ def test_stdin_is_at_its_end(processes: Processes, line: str) -> None:
     """#141, daytonaio/daytona#3770: stdin was left open, so commands that read it waited for ever."""
     began = time.monotonic()
     processes.shell(line)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
 
 
 def test_a_background_child_does_not_block_an_exec(processes: Processes) -> None:
     """#166: a foreground call blocked on a background child that held its output."""
     began = time.monotonic()
     result = processes.shell("sleep 1000 & echo started")
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
     assert to_bytes(result["stdout"]["data"]) == b"started\n"
     process = result["process"]
     assert (process["state"], process["exit"]["code"]) == ("lingering", 0)
@@ -239,33 +244,54 @@ def test_input_is_read_to_its_end(processes: Processes) -> None:
 # Time
 
 
-def test_a_command_that_is_out_of_time_is_ended_and_the_next_one_runs(processes: Processes) -> None:
+TIMEOUT_S = 4.0
+"""What a program does first must be done by then. All that run out of it do so together: see `timed`."""
+
+
+@pytest.fixture(scope="module")
+def timed(processes: Processes) -> Iterator[dict[str, Json]]:
+    """Processes whose time is over; each has its ``output``, too."""
+    lines = {
+        "sleeps": "echo before; sleep 1000",
+        "ignores TERM": "trap '' TERM; sleep 1000 & wait; wait",
+        "obeys TERM": "trap 'exit 5' TERM; while :; do sleep 0.01; done",
+        "left something": "sleep 1000 & echo $!",
+    }
+    ids = {what: processes.start(shell=line, timeout_s=TIMEOUT_S, grace_s=0.3) for what, line in lines.items()}
+    for what in ("sleeps", "ignores TERM", "obeys TERM"):
+        processes.finish(ids[what])
+    processes.wait(ids["left something"], timeout_s=0.5, status=202)  # it was started at the same time as the others
+    yield {what: processes.get(ids[what]) | {"output": stdout_of(processes, ids[what])} for what in ids}
+    processes.delete(ids["left something"])
+
+
+def test_a_command_that_is_out_of_time_is_ended_and_the_next_one_runs(
+    processes: Processes, timed: dict[str, Json]
+) -> None:
     """#438, #450: a stuck command ignored its timeout and blocked all later ones; opensandbox#217: there was none."""
-    began = time.monotonic()
-    result = processes.shell("echo before; sleep 1000", timeout_s=1)
-    assert time.monotonic() - began < 20
-    assert result["process"]["exit"] == {"code": None, "signal": "SIGTERM", "timed_out": True, "out_of_memory": False}
-    assert to_bytes(result["stdout"]["data"]) == b"before\n"
+    process = timed["sleeps"]
+    assert process["exit"] == {"code": None, "signal": "SIGTERM", "timed_out": True, "out_of_memory": False}
+    assert process["duration_s"] >= TIMEOUT_S
+    assert process["output"] == b"before\n"
+    result = processes.shell("sleep 1000", timeout_s=0.1)  # an exec is out of time in the same way
+    assert result["process"]["exit"]["timed_out"]
     assert processes.out("echo next") == "next\n"
 
 
-def test_a_program_that_ignores_term_is_killed_after_the_grace(processes: Processes) -> None:
-    result = processes.shell("trap '' TERM; sleep 1000 & wait; wait", timeout_s=1, grace_s=0.3)
-    assert result["process"]["exit"]["signal"] == "SIGKILL"
-    assert result["process"]["exit"]["timed_out"]
+def test_a_program_that_ignores_term_is_killed_after_the_grace(timed: dict[str, Json]) -> None:
+    exited = timed["ignores TERM"]["exit"]
+    assert (exited["signal"], exited["timed_out"]) == ("SIGKILL", True)
 
 
-def test_a_program_that_ends_by_itself_at_term_keeps_its_exit_code(processes: Processes) -> None:
-    exited = processes.shell("trap 'exit 5' TERM; while :; do sleep 0.01; done", timeout_s=1)["process"]["exit"]
+def test_a_program_that_ends_by_itself_at_term_keeps_its_exit_code(timed: dict[str, Json]) -> None:
+    exited = timed["obeys TERM"]["exit"]
     assert exited == {"code": 5, "signal": None, "timed_out": True, "out_of_memory": False}
 
 
-def test_what_a_command_left_in_the_background_outlives_the_timeout(processes: Processes) -> None:
-    result = processes.shell("sleep 1000 & echo $!", timeout_s=0.5)
-    pid = int(to_bytes(result["stdout"]["data"]))
-    processes.wait(result["process"]["id"], timeout_s=0.8, status=202)
-    assert is_running(pid)
-    processes.delete(result["process"]["id"])
+def test_what_a_command_left_in_the_background_outlives_the_timeout(timed: dict[str, Json]) -> None:
+    process = timed["left something"]
+    assert (process["state"], process["exit"]["code"], process["exit"]["timed_out"]) == ("lingering", 0, False)
+    assert is_running(int(process["output"]))
 
 
 # Ends
@@ -576,7 +602,8 @@ def test_descriptors_and_memory_stay_flat(guest: Guest, processes: Processes) ->
     for _ in range(60):
         processes.exec("head", "-c", "2000000", "/dev/zero")
         processes.shell("echo x >&2; exit 1")
-    wait_for(lambda: guest.health()["open_files"] <= before["open_files"] + 2, "descriptors to be closed")
+    # A leak would be 120 at least; a kernel that is made ahead meanwhile takes some.
+    wait_for(lambda: guest.health()["open_files"] < before["open_files"] + 60, "descriptors to be closed")
     assert guest.health()["memory_bytes"] < before["memory_bytes"] + 150 * 1024 * 1024
 
 

@@ -45,7 +45,7 @@ async def guest(tmp_path: Path, hub: Hub) -> AsyncIterator[asyncio.subprocess.Pr
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "cloche_guest", env=environ)
     yield process
     process.terminate()
-    assert await asyncio.wait_for(process.wait(), 20) == 0
+    assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
 async def rebirth(hub: Hub, was: str = "", **identity: Any) -> Connection:
@@ -54,7 +54,7 @@ async def rebirth(hub: Hub, was: str = "", **identity: Any) -> Connection:
     connection = await hub.take()
     await hub.stop_listening()
     await call(connection, "POST", "/v1/uplinks/close", {"reason": "snapshot"})
-    await asyncio.wait_for(hub.all_closed(), 30)
+    await asyncio.wait_for(hub.all_closed(), 60)
     hub.previous = (hub.hellos[-1]["sandbox_id"], was or hub.hellos[-1]["epoch"])
     hub.identity = {"sandbox_id": OTHER, "epoch": "e2", "reason": "fork", "seed": SEED} | identity
     await hub.open()
@@ -62,8 +62,18 @@ async def rebirth(hub: Hub, was: str = "", **identity: Any) -> Connection:
 
 
 async def run(connection: Connection, code: str, **body: Any) -> dict[str, Any]:
-    made: dict[str, Any] = await call(connection, "POST", "/v1/contexts/default/runs?wait_s=30", {"code": code, **body})
+    made: dict[str, Any] = await call(connection, "POST", "/v1/contexts/default/runs?wait_s=60", {"code": code, **body})
     assert made.get("status") == "ok", made
+    return made
+
+
+async def begin(connection: Connection, body: dict[str, Any]) -> dict[str, Any]:
+    """A run whose code prints "begun" at first, and has done so. One that is only sent may begin in the next life."""
+    made: dict[str, Any] = await call(connection, "POST", "/v1/contexts/default/runs?wait_s=0", body)
+    async with asyncio.timeout(60):
+        while not made["outputs"]:
+            await asyncio.sleep(0.01)
+            made = await call(connection, "GET", f"/v1/contexts/default/runs/{made['id']}")
     return made
 
 
@@ -87,7 +97,7 @@ async def test_every_connection_is_closed_on_request_also_streams_and_sockets_of
     assert b"101" in await viewer[0].readuntil(b"\r\n\r\n")
     await hub.stop_listening()
     await call(asking, "POST", "/v1/uplinks/close", {"reason": "snapshot"})
-    await asyncio.wait_for(hub.all_closed(), 30)
+    await asyncio.wait_for(hub.all_closed(), 60)
     await hub.open()
     found = await call(await hub.take(), "GET", f"/v1/terminals/{terminal['id']}")
     assert found["state"] == "running"
@@ -98,7 +108,7 @@ async def test_after_the_uplinks_were_closed_it_dials_within_50_ms(hub: Hub, gue
         connection = await hub.take()
         await hub.stop_listening()
         await call(connection, "POST", "/v1/uplinks/close", {})
-        await asyncio.wait_for(hub.all_closed(), 30)
+        await asyncio.wait_for(hub.all_closed(), 60)
         await asyncio.sleep(0.2)  # as long as a checkpoint takes: the growing pause would be far over 50 ms by now
         await hub.open()
         opened = time.monotonic()
@@ -169,12 +179,14 @@ async def test_cursors_of_a_copy_are_foreign_and_those_of_a_woken_sandbox_go_on(
 async def test_a_cell_that_runs_through_it_goes_on_and_gets_the_new_environment(
     hub: Hub, guest: asyncio.subprocess.Process
 ) -> None:
-    code = "import os\nwhile os.environ.get('GIVEN') != 'anew': pass\nprint('done', os.environ['OF_RUN'])"
+    code = (
+        "import os\nprint('begun')\nwhile os.environ.get('GIVEN') != 'anew': pass\nprint('done', os.environ['OF_RUN'])"
+    )
     first = await hub.take()
-    running = await call(first, "POST", "/v1/contexts/default/runs?wait_s=0", {"code": code, "env": {"OF_RUN": "run"}})
+    running = await begin(first, {"code": code, "env": {"OF_RUN": "run"}})
     connection = await rebirth(hub, env={"GIVEN": "anew", "OF_RUN": "sandbox"})
-    done = await call(connection, "GET", f"/v1/contexts/default/runs/{running['id']}?wait_s=30")
-    assert done["outputs"] == [{"type": "stdout", "text": "done run\n"}]
+    done = await call(connection, "GET", f"/v1/contexts/default/runs/{running['id']}?wait_s=60")
+    assert done["outputs"] == [{"type": "stdout", "text": "begun\ndone run\n"}]
     assert await value(connection, "os.environ['OF_RUN']") == "'sandbox'"
 
 
@@ -249,8 +261,9 @@ async def test_hooks_of_a_busy_kernel_run_between_its_cell_and_the_next(
 ) -> None:
     first = await hub.take()
     await run(first, HOOK)
-    code = "import os\nwhile os.environ.get('GIVEN') != 'anew': pass\nfor _ in range(10**6): pass\nin_cell = list(told)"
-    running = await call(first, "POST", "/v1/contexts/default/runs?wait_s=0", {"code": code})
+    code = "import os\nprint('begun')\nwhile os.environ.get('GIVEN') != 'anew': pass\n"
+    code += "for _ in range(10**6): pass\nin_cell = list(told)"
+    running = await begin(first, {"code": code})
     connection = await rebirth(hub, env={"GIVEN": "anew"})
     assert await value(connection, "in_cell, told") == repr(([], [("fork", OTHER, True)]))
     done = await call(connection, "GET", f"/v1/contexts/default/runs/{running['id']}")
@@ -295,7 +308,7 @@ async def test_a_claim_without_hooks_comes_with_the_next_cell_to_every_kernel(
     code = {"code": "import os, random; os.environ['LATE'], 'OLD' in os.environ, random.random()"}
     drawn = set()
     for context in ("default", other):
-        made = await call(connection, "POST", f"/v1/contexts/{context}/runs?wait_s=30", code)
+        made = await call(connection, "POST", f"/v1/contexts/{context}/runs?wait_s=60", code)
         late, old, number = ast.literal_eval(made["outputs"][-1]["data"]["text/plain"])
         assert (late, old) == ("bound", False)
         drawn.add(number)
@@ -315,7 +328,7 @@ async def test_questions_and_new_kernels_after_a_claim_have_the_new_environment(
     assert "it is bound" in told["data"]["text/plain"]
     new = (await call(connection, "POST", "/v1/contexts", {"cwd": "/"}))["id"]
     code = {"code": "import os; os.environ['LATE']"}
-    made = await call(connection, "POST", f"/v1/contexts/{new}/runs?wait_s=30", code)
+    made = await call(connection, "POST", f"/v1/contexts/{new}/runs?wait_s=60", code)
     assert made["outputs"][-1]["data"]["text/plain"] == "'bound'"
 
 
@@ -327,9 +340,11 @@ async def test_threads_of_a_kernel_and_cells_that_run_see_a_claim_without_anothe
     await run(connection, watch + "thread = threading.Thread(target=watch); thread.start()")
     busy = (await call(connection, "POST", "/v1/contexts", {"cwd": "/"}))["id"]
     runs = f"/v1/contexts/{busy}/runs"
-    running = await call(connection, "POST", f"{runs}?wait_s=0", {"code": watch + "watch()"})
+    running = await call(
+        connection, "POST", f"{runs}?wait_s=0", {"code": watch + "watch()"}
+    )  # before it begins is fine
     await call(connection, "POST", "/v1/identity", claim(env={"LATE": "bound"}))
-    assert (await call(connection, "GET", f"{runs}/{running['id']}?wait_s=30"))["status"] == "ok"
+    assert (await call(connection, "GET", f"{runs}/{running['id']}?wait_s=60"))["status"] == "ok"
     assert await value(connection, "thread.join(); os.environ.pop('LATE')") == "'bound'"
     assert await value(connection, "'LATE' in os.environ") == "False"  # it comes by two ways, and is taken on once
 
@@ -354,7 +369,7 @@ async def test_what_waits_goes_by_itself_unless_a_cell_has_brought_it(monkeypatc
     pending.put({"n": 2})
     pending.drop()
     pending.put({"n": 3})
-    assert await asyncio.wait_for(sent.get(), 10) == {"n": 3}
+    assert await asyncio.wait_for(sent.get(), 60) == {"n": 3}
     pending.say()
     assert sent.empty()
     assert pending.with_cell() == {"identity": {"n": 3}}  # a cell may overtake a message on the control channel

@@ -157,7 +157,7 @@ def test_help_is_shown(shared: Context) -> None:
 
 def test_stdin_is_at_its_end(shared: Context) -> None:
     """J: jupyter_client gives the kernel an open pipe as stdin; cat in a cell hung. sandbox-sdk#141."""
-    run = shared.ok("import subprocess, sys\nprint(repr(sys.stdin.read()))\n_ = subprocess.run('cat', timeout=5)")
+    run = shared.ok("import subprocess, sys\nprint(repr(sys.stdin.read()))\n_ = subprocess.run('cat', timeout=50)")
     assert text(run) == "''\n"
 
 
@@ -253,7 +253,7 @@ def test_a_run_has_times_that_make_sense(shared: Context) -> None:
     """2.3: lists showed a wrong creation time."""
     run = shared.ok("import time; time.sleep(0.05)")
     assert run["created_at"] <= run["started_at"] <= run["finished_at"]
-    assert 0.05 <= run["duration_s"] < 5
+    assert 0.05 <= run["duration_s"] < 60
 
 
 def test_a_repeated_post_runs_nothing_twice(shared: Context) -> None:

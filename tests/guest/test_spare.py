@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from guest_process import Context, Guest, is_running, running_guest, wait_for
-from test_zygote import LIMITS, OF_TESTS, create_ahead, create_forked, preload, spare_of, started
+from test_zygote import LIMITS, OF_TESTS, PATIENT, create_ahead, create_forked, preload, spare_of, started
 
 from cloche_guest.contexts._preload import differs_at_start
 
@@ -19,7 +19,7 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
     """With a zygote, and a kernel that waits."""
     path = tmp_path_factory.mktemp("packages")
     (path / f"{OF_TESTS}.py").write_text("")
-    with running_guest(PYTHONPATH=str(path)) as made:
+    with running_guest(before=PATIENT, PYTHONPATH=str(path)) as made:
         made.packages = path  # type: ignore[attr-defined]
         made.create()
         preload(made)
@@ -154,8 +154,9 @@ def test_code_of_the_user_that_runs_at_the_start_runs_in_the_contexts_own_place(
 def test_it_is_no_context_and_ends_with_all_others(guest: Guest) -> None:
     create_ahead(guest).delete()
     spare = spare_of(guest)
-    assert str(spare) not in guest.http.get("/v1/contexts").text
-    assert guest.http.get("/v1/contexts").json()["items"] != []
+    contexts = guest.http.get("/v1/contexts")
+    assert "spare" not in contexts.text
+    assert len(contexts.json()["items"]) == guest.health()["contexts"] > 0
     assert "spare" not in guest.http.get("/v1/activity").text
     assert guest.http.post("/v1/end-all", json={}).status_code == 204
     assert not is_running(spare)

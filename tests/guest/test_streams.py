@@ -91,6 +91,7 @@ def test_input_and_interrupt_over_websocket(shared: Context) -> None:
 @pytest.mark.parametrize("message", ["nonsense", "[]", '{"type": "other"}', '{"type": "interrupt", "x": 1}', b"\x00"])
 def test_anything_else_over_websocket_closes_with_1008_and_says_why(shared: Context, message: str | bytes) -> None:
     run_id = shared.submit("input()", allow_stdin=True)
+    shared.until(run_id, "input_request")
     with shared.websocket(run_id) as connection:
         connection.send(message)
         frames(connection)
@@ -182,11 +183,12 @@ def test_clients_that_vanish_leave_nothing_behind(guest: Guest, shared: Context)
     run_id = shared.submit("import time\nprint('go')\nwhile True: time.sleep(0.01)")
     shared.until(run_id, "stdout")
     before = guest.health()["open_files"]
-    for _ in range(20):
+    for _ in range(40):
         next(shared.events(run_id))
         with shared.websocket(run_id) as connection:
             connection.recv()
-    wait_for(lambda: bool(guest.health()["open_files"] <= before + 2), "descriptors to be closed")
+    # A leak would be 40 at least; a kernel that is made ahead meanwhile takes some.
+    wait_for(lambda: bool(guest.health()["open_files"] < before + 30), "descriptors to be closed")
     assert shared.get(run_id)["state"] == "running"
     shared.interrupt(run_id)
     shared.wait(run_id)

@@ -99,7 +99,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[SudoBroker]:
     broker.open()
     yield broker
     await broker.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await asyncio.gather(*(child.exited for child in list(children._children.values())))
     children.unwatch()
 

@@ -32,7 +32,7 @@ async def guest(tmp_path: Path, hub: Hub) -> AsyncIterator[asyncio.subprocess.Pr
     yield process
     if process.returncode is None:
         process.terminate()
-    assert await asyncio.wait_for(process.wait(), 30) == 0
+    assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
 async def test_the_guest_dials_says_hello_and_serves(hub: Hub, guest: asyncio.subprocess.Process) -> None:
@@ -81,18 +81,18 @@ async def test_a_server_that_was_killed_finds_everything_again(hub: Hub, guest: 
     await hub.open()
     path = f"/v1/contexts/default/runs/{run['id']}"
     connection = await hub.take()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await call(connection, "GET", path))["input_request"] is None:
             pass
     await call(connection, "POST", path + "/input", {"text": ""})
-    done = await call(connection, "GET", path + "?wait_s=20")
+    done = await call(connection, "GET", path + "?wait_s=60")
     assert done["outputs"] == [{"type": "stdout", "text": "before\nafter\n"}]
 
 
 async def test_a_refused_hello_is_tried_again(hub: Hub, guest: asyncio.subprocess.Process) -> None:
     hub.refuse = "not now"
     await hub.open()
-    await asyncio.wait_for(hub.refused.wait(), 30)
+    await asyncio.wait_for(hub.refused.wait(), 60)
     hub.refuse = None
     assert (await call(await hub.take(), "GET", "/v1/health"))["status"] == "ok"
 

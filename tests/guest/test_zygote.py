@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from guest_process import Context, Guest, is_running, running_guest, text, wait_for
+from guest_process import GRACE_S, Context, Guest, is_running, running_guest, text, wait_for
 
 from cloche_guest.children import Children
 from cloche_guest.contexts._log_tail import LogTail
@@ -25,12 +25,19 @@ OF_TESTS = "module_of_the_tests"
 """On the path of all kernels here."""
 
 
+PATIENT: Final = """
+from cloche_guest.contexts import _spare
+_spare.PATIENCE_S = _spare.ORDER_S = 60
+"""
+"""Of a guest: whoever sees that a kernel is being made ahead gets it, however long that takes."""
+
+
 @pytest.fixture(scope="module")
 def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
     """A guest with a zygote."""
     path = tmp_path_factory.mktemp("packages")
     (path / f"{OF_TESTS}.py").write_text("import time; BORN = time.monotonic_ns()")
-    with running_guest(PYTHONPATH=str(path)) as guest:
+    with running_guest(before=PATIENT, PYTHONPATH=str(path)) as guest:
         guest.packages = path  # type: ignore[attr-defined]
         guest.create()  # with one context alone no kernel is made ahead
         preload(guest)
@@ -44,7 +51,8 @@ LIMITS: Final = {"open_files": 4000}
 @pytest.fixture(params=["now", "ahead"])
 def forked(forking: Guest, request: pytest.FixtureRequest) -> Iterator[Context]:
     """Forked when it was asked for, or made ahead."""
-    made = create_forked(forking, limits=LIMITS) if request.param == "now" else create_ahead(forking)
+    grace = {"interrupt_grace_s": GRACE_S}
+    made = create_forked(forking, limits=LIMITS, **grace) if request.param == "now" else create_ahead(forking, **grace)
     yield made
     forking.http.delete(made.path)
 
@@ -66,6 +74,20 @@ def create_forked(guest: Guest, **body: Any) -> Context:
     while True:
         context = guest.create(**body)
         if (why := how(context)) is None:
+            return context
+        context.delete()
+        assert time.monotonic() < end, why
+
+
+UNREADY: Final = ("there is no zygote", "the zygote has ended", "the zygote is being prepared")
+
+
+def create_with_zygote(guest: Guest, **body: Any) -> Context:
+    """Contexts are made until the zygote, if it did not fork one, had a reason of its own."""
+    end = time.monotonic() + 60
+    while True:
+        context = guest.create(**body)
+        if (why := how(context)) not in UNREADY:
             return context
         context.delete()
         assert time.monotonic() < end, why
@@ -280,7 +302,7 @@ def test_a_directory_that_is_not_there_is_the_callers_mistake(forking: Guest, fo
 def test_settings_that_are_read_at_the_start_start_a_kernel(
     forking: Guest, forked: Context, env: dict[str, str]
 ) -> None:
-    context = forking.create(env=env)
+    context = create_with_zygote(forking, env=env)
     name, value = next(iter(env.items()))
     assert how(context) == (None if name == "MPLBACKEND" else f"{name} count when a kernel starts")
     if name != "MPLBACKEND":  # it is ours in every kernel
@@ -289,7 +311,7 @@ def test_settings_that_are_read_at_the_start_start_a_kernel(
 
 
 def test_an_environment_too_large_for_the_order_starts_a_kernel(forking: Guest, forked: Context) -> None:
-    context = forking.create(env={f"BIG_{n}": "x" * 100_000 for n in range(2)}, limits=LIMITS)
+    context = create_with_zygote(forking, env={f"BIG_{n}": "x" * 100_000 for n in range(2)}, limits=LIMITS)
     assert "bytes" in how(context)
     context.delete()
     assert how(create_forked(forking)) is None
@@ -316,7 +338,7 @@ def test_packages_that_come_later_are_there_in_the_next_kernel(forking: Guest, f
     spare_of(forking)
     module = f"installed_later_{os.urandom(4).hex()}"
     (packages / f"{module}.py").write_text("")
-    context = forking.create()
+    context = create_with_zygote(forking)
     assert how(context) == "packages were installed or removed since its imports"
     context.ok(f"import {module}")
     context.delete()
@@ -351,11 +373,9 @@ def test_forks_leave_no_descriptor_in_the_zygote_and_take_none_of_its_own(forkin
     spare_of(forking)
     before, kernels = open_files(zygote), children_of(zygote)
     for _ in range(5):
-        context = forking.create(limits=LIMITS)
-        assert how(context) is None
-        context.delete()
+        create_forked(forking, limits=LIMITS).delete()
     wait_for(lambda: open_files(zygote) <= before, "the descriptors to be closed")
-    assert children_of(zygote) == kernels  # no zombie is left
+    wait_for(lambda: children_of(zygote) == kernels, "the end of the others, and that no zombie is left")
     started = forking.create(env={"LC_ALL": "C"})
     links = "[os.readlink(f'/proc/self/fd/{fd}') for fd in range(3, 200) if os.path.lexists(f'/proc/self/fd/{fd}')]"
     count = f"import os; sum(link.startswith('socket') for link in {links})"
@@ -416,7 +436,7 @@ async def test_a_zygote_that_user_code_has_taken_over_gains_nothing(lie: object)
     await asyncio.sleep(0)
     theirs.send(json.dumps(lie).encode())
     with pytest.raises(CannotFork, match="gone"):
-        await asyncio.wait_for(asking, 5)
+        await asyncio.wait_for(asking, 60)
     assert not zygote.is_alive
     await zygote.end()
     theirs.close()

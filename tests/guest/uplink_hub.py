@@ -35,6 +35,9 @@ class Hub:
         if self._server is not None:
             self._server.close()
             self.path.unlink(missing_ok=True)
+        for greeting in list(self._greetings):  # one that comes after this would stay open
+            greeting.cancel()
+        await asyncio.gather(*self._greetings, return_exceptions=True)
         for _, writer in self._open:
             writer.close()
             with contextlib.suppress(OSError):
@@ -62,7 +65,7 @@ class Hub:
         self._forget_idle()
 
     async def take(self) -> Connection:
-        return await asyncio.wait_for(self.idle.get(), 30)
+        return await asyncio.wait_for(self.idle.get(), 60)
 
     def _forget_idle(self) -> None:
         while not self.idle.empty():

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-from guest_process import Guest
+from guest_process import Guest, is_running, wait_for
 
 from cloche.path_text import to_text
 
@@ -42,4 +42,9 @@ def post(guest: Guest, name: str, path: str | Path, **body: Any) -> httpx.Respon
 
 def worker_pid(guest: Guest) -> int:
     out = subprocess.run(["pgrep", "-P", str(guest.process.pid), "-f", "files.worker"], capture_output=True, check=True)
-    return int(out.stdout.split()[0])
+    return next(pid for pid in map(int, out.stdout.split()) if is_running(pid))
+
+
+def unmount(path: Path) -> None:
+    """A file that the worker has just answered about may still be open there."""
+    wait_for(lambda: subprocess.run(["umount", str(path)], check=False).returncode == 0, f"{path} to be let go")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from file_calls import NOBODY, code, get, post, put, url, worker_pid
-from guest_process import Guest, wait_for
+from file_calls import NOBODY, code, get, post, put, unmount, url, worker_pid
+from guest_process import Guest, is_running, wait_for
 
 # Content
 
@@ -134,7 +134,7 @@ def test_of_two_writers_with_one_etag_one_wins(guest: Guest, home: Path) -> None
         def write(
             text: bytes, etag: str = etag, barrier: threading.Barrier = barrier, answers: list[int] = answers
         ) -> None:
-            with httpx.Client(base_url=guest.http.base_url) as http:
+            with httpx.Client(base_url=guest.http.base_url, timeout=60) as http:
                 barrier.wait()
                 answers.append(
                     http.put(url("content", home / "f"), content=text, headers={"If-Match": etag}).status_code
@@ -221,7 +221,7 @@ def test_the_disk_may_be_full(guest: Guest, home: Path) -> None:
         assert sorted(entry.name for entry in disk.iterdir()) == ["f"]
         assert put(guest, disk / "g", b"x" * 500_000).status_code == 201, "there is space again"
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        unmount(disk)
 
 
 # Streams
@@ -243,6 +243,7 @@ def test_large_files_take_no_memory(guest: Guest, home: Path) -> None:
             sent.update(block)
             yield block
 
+    put(guest, home / "small", b"")  # there is a worker
     before = guest.health()["memory_bytes"]
     Path(f"/proc/{worker_pid(guest)}/clear_refs").write_text("5")  # forget the peak of other tests
     assert put(guest, home / "big", body()).json()["size"] == size
@@ -278,7 +279,9 @@ def test_an_upload_that_is_cut_changes_nothing(guest: Guest, home: Path) -> None
 
 def test_a_killed_worker_costs_its_operations_and_nothing_else(guest: Guest, home: Path) -> None:
     put(guest, home / "f", b"1")
-    os.kill(worker_pid(guest), 9)
+    worker = worker_pid(guest)
+    os.kill(worker, 9)
+    wait_for(lambda: not is_running(worker), "its end")  # that the guest has noticed cannot be seen from here
     answers = [get(guest, home / "f") for _ in range(2)]
     assert answers[-1].content == b"1"
     assert answers[0].is_success or code(answers[0]) == "file_failed"

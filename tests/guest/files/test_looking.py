@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from file_calls import NOBODY, code, post, put, url, worker_pid
+from file_calls import NOBODY, code, post, put, unmount, url, worker_pid
 from guest_process import Guest
 
 # Looking
@@ -160,7 +160,7 @@ def test_move_between_file_systems(guest: Guest, home: Path) -> None:
         assert (disk / "tree/l").is_symlink()
         assert not (home / "tree").exists()
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        unmount(disk)
 
 
 def test_a_deep_tree_is_removed_copied_and_listed(guest: Guest, home: Path) -> None:

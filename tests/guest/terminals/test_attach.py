@@ -67,18 +67,19 @@ async def viewer(terminal: ScriptedTerminal) -> AsyncIterator[websockets.ClientC
         max_queue=1,
         ping_interval=None,  # type: ignore[list-item]
     )
-    async with asyncio.timeout(30), connecting as client:
+    async with asyncio.timeout(60), connecting as client:
         await client.send(TerminalStream("viewer-0001").hello())
         yield client
     await server.close_all_connections()
 
 
 async def stuck(terminal: ScriptedTerminal) -> int:
-    """How many messages are left when no more goes out."""
-    left = -1
-    while left != len(terminal.left):
+    """How many messages are left when no more goes out: all of it happens in this loop, and had many turns in a row."""
+    left, quiet_turns = len(terminal.left), 0
+    while quiet_turns < 20:
+        await asyncio.sleep(0.005)
+        quiet_turns = quiet_turns + 1 if left == len(terminal.left) else 0
         left = len(terminal.left)
-        await asyncio.sleep(0.1)
     return left
 
 

@@ -53,6 +53,7 @@ class Recorder:
     def __init__(self, viewer: Viewer) -> None:
         self.viewer = viewer
         self.painted: list[dict[str, Any]] = []
+        self.size: tuple[int, int] | None = None
         take = viewer.take
         for event in viewer.events:
             self.record(event)
@@ -68,8 +69,10 @@ class Recorder:
             case Output(_, data) | Preamble(data):
                 self.painted.append({"data": base64.b64encode(data).decode()})
             case Reset(cols=cols, rows=rows):
+                self.size = (cols, rows)
                 self.painted.append({"reset": True, "cols": cols, "rows": rows})
             case Resized(cols, rows):
+                self.size = (cols, rows)
                 self.painted.append({"cols": cols, "rows": rows})
 
 
@@ -105,15 +108,17 @@ def play(
         shaky.viewer.pump(0.01)
     late = Recorder(attach(made, "viewer-late"))
     everybody = (steady, shaky, late)
-    wait_for(lambda: equally_far(*(recorder.viewer for recorder in everybody)), "all viewers to have seen the same")
+    sizes = [step for step in steps if isinstance(step, tuple)]
+    wait_for(lambda: equally_far(everybody, sizes), "all viewers to have seen the same")
     return [recorder.painted for recorder in everybody]
 
 
-def equally_far(*viewers: Viewer) -> bool:
-    """Also when the program, on a busy machine, wrote again after it seemed to be quiet."""
-    for viewer in viewers:
-        settle(viewer)
-    return len({viewer.position for viewer in viewers}) == 1
+def equally_far(recorders: tuple[Recorder, ...], sizes: list[tuple[int, int]]) -> bool:
+    """Also when the program, on a busy machine, wrote again after it seemed to be quiet, or a size came late."""
+    for recorder in recorders:
+        settle(recorder.viewer)
+    same_size = {recorder.size for recorder in recorders} == set(sizes[-1:]) if sizes else True
+    return same_size and len({recorder.viewer.position for recorder in recorders}) == 1
 
 
 def settle(viewer: Viewer, first_s: float = 0.1) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import re
 import time
@@ -15,7 +16,7 @@ from cloche._terminal_stream import Ended, Gap, Output, Reset, StreamEvent, Term
 from cloche.models.terminals import TerminalExit
 from cloche.terminal_frames import SUBPROTOCOL
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 QUIET = logging.getLogger("viewer")
 """A connection that is cut under it is news to `websockets`, not to these tests."""
@@ -29,6 +30,8 @@ class Viewer:
         self.url = url
         self.headers = headers
         self.size: dict[str, Any] = size
+        self.window: int | None = None
+        """Of the next connections: so much is sent ahead at most."""
         self.stream = TerminalStream(client)
         self.received = bytearray()
         self.position = 0
@@ -50,12 +53,14 @@ class Viewer:
             max_size=None,
             max_queue=4,
             ping_interval=None,
+            open_timeout=TIMEOUT_S,
             close_timeout=0.2,
             logger=QUIET,
         )
         self.socket = self.stack.enter_context(connection)
         self.close_code = None
-        self.socket.send(self.stream.hello(**self.size))
+        hello = json.loads(self.stream.hello(**self.size))
+        self.socket.send(json.dumps(hello if self.window is None else {**hello, "window": self.window}))
         while not self.stream.connected and self.pump(TIMEOUT_S):
             pass
 
