@@ -13,6 +13,7 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -96,7 +97,9 @@ async def test_the_async_twin(server: ServerProcess, sandbox: Sandbox, network: 
 
 
 class Screen:
-    """``cloche shell``, or another command, on a PTY of our own."""
+    """``cloche shell``, or another command, on a PTY of our own. `end` it; what a failed test leaves is ended by a fixture."""
+
+    shown: ClassVar[list[Screen]] = []
 
     def __init__(self, *arguments: str, command: str = "shell", **environ: str) -> None:
         self.master, slave = pty.openpty()
@@ -106,6 +109,7 @@ class Screen:
         )
         os.close(slave)
         self.said = b""
+        self.shown.append(self)
 
     def until(self, pattern: bytes, timeout_s: float = 60) -> bytes:
         end = time.monotonic() + timeout_s
@@ -113,9 +117,15 @@ class Screen:
             left = end - time.monotonic()
             assert left > 0, f"no {pattern!r} in {self.said!r}"
             if select.select([self.master], [], [], left)[0]:
-                self.said += os.read(self.master, 65536)
+                self.said += self._read(pattern)
         seen, self.said = self.said, self.said[found.end() :]
         return seen
+
+    def _read(self, wanted: bytes) -> bytes:
+        try:
+            return os.read(self.master, 65536)
+        except OSError as error:  # nobody has the other side any more
+            raise AssertionError(f"ended without {wanted!r} in {self.said!r}") from error
 
     def type(self, text: bytes) -> None:
         os.write(self.master, text)
@@ -126,8 +136,21 @@ class Screen:
 
     def end(self) -> int:
         code = self.process.wait(60)
-        os.close(self.master)
+        self.release()
         return code
+
+    def release(self) -> None:
+        os.close(self.master)
+        self.shown.remove(self)
+
+
+@pytest.fixture(autouse=True)
+def _no_screen_is_left() -> Iterator[None]:
+    yield
+    for screen in list(Screen.shown):
+        screen.process.kill()
+        screen.process.wait()
+        screen.release()
 
 
 @pytest.fixture
