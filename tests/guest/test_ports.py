@@ -12,8 +12,10 @@ from collections.abc import Iterator
 import pytest
 from guest_process import Guest, parse_sse, wait_for
 
+from cloche.errors import PortClosed
 from cloche_guest.ports._holders import find_holders, sockets_of
 from cloche_guest.ports._table import Listener, parse_listeners, sockets_in_use
+from cloche_guest.ports._tunnel import connect_app
 
 BIG = 32 * 1024 * 1024
 
@@ -193,7 +195,7 @@ def test_nothing_listens_is_said_at_once(guest: Guest) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_an_app_that_takes_no_connections_is_bounded(guest: Guest) -> None:
+async def test_an_app_that_takes_no_connections_is_bounded() -> None:
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -202,10 +204,9 @@ def test_an_app_that_takes_no_connections_is_bounded(guest: Guest) -> None:
                 waiting = stack.enter_context(socket.socket())
                 waiting.setblocking(False)
                 waiting.connect_ex(full.getsockname())
-            response = guest.http.post(
-                f"/v1/ports/{port_of(full)}/connect", headers={"Connection": "Upgrade", "Upgrade": "cloche-tcp"}
-            )
-    assert response.json()["details"]["reason"] == "timeout"
+            with pytest.raises(PortClosed, match=r"took a connection within 0\.3 s") as error:
+                await connect_app(port_of(full), 0.3)
+            assert error.value.details == {"port": port_of(full), "reason": "timeout"}
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "8080@evil", "08080", "99999999999999999999"])
