@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,9 @@ from cloche_server.settings import Settings
 from cloche_server.state import Database
 
 from .fake_driver import FakeDriver, FakeImages
+
+PATIENCE_S = 60.0
+"""Of every client in these tests. The five seconds of httpx are not enough on a machine that does much else."""
 
 TLS = ssl.create_default_context()
 """Made once: every client that makes its own reads all certificates of the machine."""
@@ -56,7 +61,24 @@ class Harness:
             headers={"Authorization": f"Bearer {self.key(owner, role)}"},
             trust_env=False,
             verify=TLS,
+            timeout=PATIENCE_S,
         )
+
+    def stranger(self, key: str | None = None) -> httpx.AsyncClient:
+        """Nobody the server knows, or whoever holds ``key``."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        return httpx.AsyncClient(base_url=self.base, headers=headers, trust_env=False, verify=TLS, timeout=PATIENCE_S)
+
+    def nodelay(self) -> list[bool]:
+        """Of each connection that the server has now: whether Nagle's algorithm is off."""
+        found = []
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
+                if one.family == socket.AF_INET and one.getsockname()[1] == self.server.port:
+                    with suppress(OSError):  # the one that listens
+                        one.getpeername()
+                        found.append(bool(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+        return found
 
     async def sandbox(self, **body: Any) -> str:
         response = await self.client.post("/v1/sandboxes", json=body)
@@ -78,7 +100,9 @@ async def harness(directory: Path, driver: FakeDriver | None = None, **settings:
         secret = chosen.admin_key_path.read_text().strip()
         base = f"http://127.0.0.1:{server.port}"
         headers = {"Authorization": f"Bearer {secret}"}
-        async with httpx.AsyncClient(base_url=base, headers=headers, trust_env=False, verify=TLS) as client:
+        async with httpx.AsyncClient(
+            base_url=base, headers=headers, trust_env=False, verify=TLS, timeout=PATIENCE_S
+        ) as client:
             yield Harness(server, driver, chosen, client, base)
 
 

@@ -54,6 +54,8 @@ class FakeGuest:
         self.raw = raw or echo
         self._idle = idle
         self._tasks: set[asyncio.Task[None]] = set()
+        self._dialling = asyncio.Lock()
+        """As the real guest: one hello at a time. Of two that cross, one is of an identity that the other has ended."""
         self._writers: set[asyncio.StreamWriter] = set()
         self.replies: list[HelloReply] = []
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
@@ -76,24 +78,24 @@ class FakeGuest:
 
     async def _run(self) -> None:
         while not self._closed:
+            writer: asyncio.StreamWriter | None = None
             try:
-                reader, writer = await asyncio.open_unix_connection(str(self._path))
-            except OSError:
-                await asyncio.sleep(0.02)
-                continue
-            self._writers.add(writer)
-            try:
-                if await self._serve(reader, writer):
+                async with self._dialling:
+                    reader, writer = await asyncio.open_unix_connection(str(self._path))
+                    self._writers.add(writer)
+                    welcome = await self._say_hello(reader, writer)
+                if welcome and await self._serve(reader, writer):
                     return
-            except (ConnectionError, asyncio.IncompleteReadError):
+            except (OSError, asyncio.IncompleteReadError):
                 pass
             finally:
-                self._writers.discard(writer)
-                writer.close()
+                if writer is not None:
+                    self._writers.discard(writer)
+                    writer.close()
             await asyncio.sleep(0.02)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """True when it had a request: by then another connection was dialled in its place."""
+    async def _say_hello(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """True when this connection may serve."""
         writer.write(json.dumps(self.hello).encode() + b"\n")
         line = await reader.readline()
         if not line:
@@ -102,9 +104,13 @@ class FakeGuest:
         self.replies.append(reply)
         if reply.identity is None:
             return False
-        if getattr(reply, "reborn", False):
+        if reply.reborn:
             self._become(reply.identity)
             return False
+        return True
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """True when it had a request: by then another connection was dialled in its place."""
         first = True
         while True:
             try:

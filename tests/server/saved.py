@@ -34,7 +34,7 @@ async def listed(client: httpx.AsyncClient, query: str = "") -> list[str]:
     return [item["id"] for item in response.json()["items"]]
 
 
-async def until(condition: Callable[[], bool], bound_s: float = 30) -> None:
+async def until(condition: Callable[[], bool], bound_s: float = 60) -> None:
     async with asyncio.timeout(bound_s):
         while not condition():
             await asyncio.sleep(0.01)

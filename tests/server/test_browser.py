@@ -25,7 +25,7 @@ async def logged_in(cloche: Harness, role: Role = Role.MEMBER) -> AsyncIterator[
     async with cloche.client_of("alice", role) as owner:
         made = await owner.post("/v1/browser/logins", json={"next": "/ui/terminal"})
         assert made.status_code == 201, made.text
-    async with httpx.AsyncClient(base_url=cloche.base, trust_env=False) as browser:
+    async with cloche.stranger() as browser:
         answer = await browser.get(made.json()["path"])
         assert (answer.status_code, answer.headers["Location"]) == (303, "/ui/terminal")
         yield browser
@@ -34,13 +34,13 @@ async def logged_in(cloche: Harness, role: Role = Role.MEMBER) -> AsyncIterator[
 async def test_a_link_logs_in_once(cloche: Harness) -> None:
     async with cloche.client_of("alice") as owner:
         path = (await owner.post("/v1/browser/logins", json={})).json()["path"]
-    async with httpx.AsyncClient(base_url=cloche.base, trust_env=False) as browser:
+    async with cloche.stranger() as browser:
         answer = await browser.get(path)
         cookie = answer.headers["Set-Cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=Strict" in cookie
         assert (await browser.get("/v1/info")).json()["owner"] == "alice"
-    async with httpx.AsyncClient(base_url=cloche.base, trust_env=False) as other:
+    async with cloche.stranger() as other:
         assert (await other.get(path)).status_code == 401
 
 
@@ -75,9 +75,7 @@ async def test_a_share_opens_one_terminal_and_nothing_else(cloche: Harness) -> N
     path = f"/v1/sandboxes/{sandbox_id}/terminals/{TERMINAL}"
     share = (await cloche.client.post(f"{path}/share", json={})).json()
     assert urlsplit(share["path"]).fragment == f"share={share['token']}"
-    async with httpx.AsyncClient(
-        base_url=cloche.base, headers={"Authorization": f"Bearer {share['token']}"}, trust_env=False
-    ) as holder:
+    async with cloche.stranger(share["token"]) as holder:
         assert (await holder.get(path)).status_code == 200
         assert (await holder.get(path.replace("abc", "xyz"))).status_code == 401
         for method, other in [
@@ -113,7 +111,7 @@ async def test_a_share_is_listed_and_revoked_alone(cloche: Harness) -> None:
 async def statuses(cloche: Harness, path: str, *shares: dict[str, str]) -> list[int]:
     """What holders of these links get."""
     found = []
-    async with httpx.AsyncClient(base_url=cloche.base, trust_env=False) as holder:
+    async with cloche.stranger() as holder:
         for share in shares:
             answer = await holder.get(path, headers={"Authorization": f"Bearer {share['token']}"})
             found.append(answer.status_code)
@@ -124,8 +122,12 @@ async def test_strangers_viewers_and_holders_of_a_link_revoke_nothing(cloche: Ha
     sandbox_id = await cloche.sandbox()
     path = f"/v1/sandboxes/{sandbox_id}/terminals/{TERMINAL}"
     share = (await cloche.client.post(f"{path}/share", json={})).json()
-    holder = httpx.AsyncClient(base_url=cloche.base, headers={"Authorization": f"Bearer {share['token']}"})
-    async with cloche.client_of("mallory") as stranger, cloche.client_of("admin", Role.VIEWER) as viewer, holder:
+    holders = cloche.stranger(share["token"])
+    async with (
+        cloche.client_of("mallory") as stranger,
+        cloche.client_of("admin", Role.VIEWER) as viewer,
+        holders as holder,
+    ):
         for client, status in ((stranger, 404), (viewer, 403), (holder, 401)):
             assert (await client.get(f"{path}/shares")).status_code == status
             assert (await client.delete(f"{path}/shares/{share['id']}")).status_code == status

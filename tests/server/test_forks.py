@@ -122,10 +122,12 @@ async def test_a_source_that_is_deleted_while_it_is_saved_leaves_no_child(cloche
 
 async def test_a_fork_goes_on_when_its_client_goes_away(cloche: Harness) -> None:
     source = await cloche.sandbox()
+    cloche.driver.may_save = asyncio.Event()
     forking = asyncio.create_task(cloche.client.post(f"/v1/sandboxes/{source}/fork", json={"count": 3}))
-    await until(lambda: bool(cloche.driver.checkpoints))
+    await until(lambda: len(cloche.driver.ahead) == 3)
     forking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await forking
+    cloche.driver.may_save.set()
     await until(lambda: len(cloche.driver.specs) == 4 and on_disk(cloche) == [])
     assert len((await cloche.client.get("/v1/sandboxes")).json()["items"]) == 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,7 +44,7 @@ async def raw(cloche: Harness, data: bytes) -> bytes:
 
 
 async def test_health_needs_no_key_and_everything_else_does(cloche: Harness) -> None:
-    async with httpx.AsyncClient(base_url=cloche.base, trust_env=False) as stranger:
+    async with cloche.stranger() as stranger:
         assert (await stranger.get("/v1/health")).json() == {"status": "ok"}
         for header in ({}, {"Authorization": "Bearer clk_wrong"}, {"Authorization": "Basic x"}):
             response = await stranger.get("/v1/info", headers=header)
@@ -180,23 +179,15 @@ async def test_a_defect_is_a_500_with_an_id_and_without_its_text(
 async def test_slow_clients_are_hung_up_on(short_dir: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(_app, "IDLE_S", 0.1)
     async with harness(short_dir) as cloche:
-        reader, writer = await asyncio.open_connection("127.0.0.1", cloche.server.port)
-        writer.write(data)
-        async with asyncio.timeout(30):
-            assert await reader.read() == b""
-        writer.close()
+        assert await raw(cloche, data) == b""
 
 
 async def test_a_slow_body_is_bounded(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_app, "BODY_S", 0.1)
     async with harness(short_dir) as cloche:
-        reader, writer = await asyncio.open_connection("127.0.0.1", cloche.server.port)
         key = str(cloche.client.headers["Authorization"])
         head = f"POST /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nAuthorization: {key}\r\nContent-Length: 9\r\n\r\n"
-        writer.write(head.encode() + b"{")
-        async with asyncio.timeout(30):
-            assert await reader.read() == b""
-        writer.close()
+        assert await raw(cloche, head.encode() + b"{") == b""
 
 
 async def test_roles_bound_what_a_key_may_do(cloche: Harness) -> None:
@@ -212,7 +203,7 @@ async def test_roles_bound_what_a_key_may_do(cloche: Harness) -> None:
 
 
 async def test_every_route_refuses_strangers_and_bad_ids(cloche: Harness) -> None:
-    async with httpx.AsyncClient(base_url=cloche.base, trust_env=False) as stranger:
+    async with cloche.stranger() as stranger:
         for route in ROUTES:
             path = re.sub(r"\{\w+\}", "..%2f..", route.path)
             if route.role is not None:
@@ -222,14 +213,15 @@ async def test_every_route_refuses_strangers_and_bad_ids(cloche: Harness) -> Non
                 assert body.code in {"not_found", "invalid_request"}, (route, body)
 
 
-async def test_answers_leave_without_delay(cloche: Harness) -> None:
-    """Nagle's algorithm and delayed acknowledgements cost 40 ms for each small answer (jupyter.md, finding 1)."""
-    took = []
-    for _ in range(15):
-        began = time.perf_counter()
-        await cloche.client.get("/v1/health")
-        took.append(time.perf_counter() - began)
-    assert sorted(took)[7] < 0.03
+async def test_answers_leave_without_delay(cloche: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nagle's algorithm and delayed acknowledgements cost 40 ms for each small answer (jupyter.md, finding 1). How long an
+    answer takes is the machine's affair, too; whether the algorithm is off when it is written is ours."""
+    images, off = cloche.server.services.images, []
+    listed = images.list()
+    monkeypatch.setattr(images, "list", lambda: off.extend(cloche.nodelay()) or listed)
+    for _ in range(3):  # over one connection
+        await cloche.client.get("/v1/images")
+    assert off == [True] * 3
 
 
 async def test_the_log_has_ids_and_routes_but_no_secrets(cloche: Harness, caplog: pytest.LogCaptureFixture) -> None:

@@ -231,7 +231,10 @@ async def test_stop_ends_everything_in_the_guest_and_suspend_nothing(cloche: Har
     assert asked == {"suspend": ["/v1/uplinks/close"], "stop": ["/v1/end-all", "/v1/uplinks/close"]}
 
 
-async def test_a_call_under_way_may_end_before_a_suspend_and_the_next_one_waits_for_it(cloche: Harness) -> None:
+async def test_a_call_under_way_may_end_before_a_suspend_and_the_next_one_waits_for_it(
+    cloche: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloche_server.sandboxes._saving.GRACE_S", 60.0)
     sandbox_id = await cloche.sandbox()
     begun, go_on = asyncio.Event(), asyncio.Event()
     guest = cloche.driver.guests[sandbox_id]
@@ -259,9 +262,10 @@ async def test_a_call_under_way_may_end_before_a_suspend_and_the_next_one_waits_
 
 @pytest.mark.parametrize(("what", "code"), [("suspend", "sandbox_not_running"), ("save", "sandbox_unreachable")])
 async def test_a_call_that_takes_longer_is_cut_and_says_whether_to_repeat_it(
-    cloche: Harness, short_dir: Path, what: str, code: str
+    cloche: Harness, short_dir: Path, monkeypatch: pytest.MonkeyPatch, what: str, code: str
 ) -> None:
     """Who repeats it at once in a sandbox that was put to rest wakes it."""
+    monkeypatch.setattr("cloche_server.sandboxes._saving.GRACE_S", 0.1)
     sandbox_id = await cloche.sandbox()
     begun = asyncio.Event()
 

@@ -27,7 +27,7 @@ MANY = 40
 """Creates at once, far more than the server handles at a time."""
 
 
-async def until(true: Callable[[], object], bound_s: float = 20) -> None:
+async def until(true: Callable[[], object], bound_s: float = 60) -> None:
     async with asyncio.timeout(bound_s):
         while not true():
             await asyncio.sleep(0.01)
@@ -42,7 +42,7 @@ async def pool_with(cloche: Harness, ready: int, client: httpx.AsyncClient | Non
 
 async def filled(cloche: Harness, ready: int) -> list[str]:
     pools = cloche.server.services.pools
-    await until(lambda: sum(len(pool.stock) for pool in pools.all()) == ready, bound_s=60)
+    await until(lambda: sum(len(pool.stock) for pool in pools.all()) == ready)
     return sorted(one.sandbox_id for pool in pools.all() for one in pool.stock.all())
 
 
@@ -164,7 +164,7 @@ async def test_one_that_is_too_old_is_replaced_and_not_handed_out(cloche: Harnes
     (pool,) = cloche.server.services.pools.all()
     next(iter(pool.stock.all())).since -= 3600
     made = await create(cloche)
-    assert made["origin"]["warm"] is False
+    assert made["id"] != parked  # it is a cold one, or the one that came in its place meanwhile
     await until(lambda: parked in cloche.driver.destroyed)
     assert parked not in await filled(cloche, 1)
 
@@ -261,7 +261,7 @@ async def test_fills_that_fail_pause_and_then_go_on(cloche: Harness) -> None:
     cloche.driver.start_error = StorageFull("no space")
     await cloche.client.put("/v1/pools/p", json=IMAGE_POOL)
     (pool,) = cloche.server.services.pools.all()
-    await until(lambda: pool.failures == 1)
+    await until(lambda: pool.failures >= 1)
     pause = pool.not_before
     cloche.driver.start_error = None
     await filled(cloche, 2)
@@ -283,8 +283,9 @@ async def test_a_pool_whose_sandboxes_all_break_before_they_are_ready_pauses_too
     monkeypatch.setattr(fake_guest, "echo", broken)
     await cloche.client.put("/v1/pools/p", json={"min": 1, "max": 1})
     (pool,) = cloche.server.services.pools.all()
-    await until(lambda: pool.failures == 2)
-    assert (await stats(cloche))["broken"] == 2
+    await until(lambda: pool.failures >= 2)
+    assert pool.not_before > 0
+    assert (await stats(cloche))["broken"] >= 2
     assert cloche.driver.guests.keys() <= set(cloche.driver.destroyed)
     monkeypatch.undo()
     await filled(cloche, 1)
@@ -316,12 +317,12 @@ async def test_one_that_is_claimed_while_others_are_removed_stays(cloche: Harnes
     await pool_with(cloche, 3)
     (pool,) = cloche.server.services.pools.all()
     oldest = sorted(pool.stock.all(), key=lambda one: one.since)
-    removing = asyncio.Event()
+    removing, go_on = asyncio.Event(), asyncio.Event()
     destroy = cloche.driver.destroy
 
     async def slowly(sandbox_id: str) -> None:
         removing.set()
-        await asyncio.sleep(0.1)
+        await go_on.wait()
         await destroy(sandbox_id)
 
     cloche.driver.destroy = slowly  # type: ignore[method-assign]
@@ -329,6 +330,7 @@ async def test_one_that_is_claimed_while_others_are_removed_stays(cloche: Harnes
     await removing.wait()
     made = await create(cloche)
     assert made["id"] in {one.sandbox_id for one in oldest}
+    go_on.set()
     await until(lambda: len(pool.stock) == 0 and len(cloche.driver.specs) == 1)
     assert (await cloche.client.get(f"/v1/sandboxes/{made['id']}/contexts")).status_code == 200
 
@@ -384,7 +386,7 @@ async def test_after_a_restart_one_whose_context_was_not_started_is_removed(
             patched.setattr("cloche_server.pools._keeper.start_default_context", never)
             patched.setattr(SandboxWorkshop, "discard", as_if_killed)
             await old.client.put("/v1/pools/p", json={"min": 2, "max": 5})
-            await asyncio.wait_for(begun.wait(), 20)
+            await asyncio.wait_for(begun.wait(), 60)
             (half,) = driver.specs.keys() - {ready}
             await old.server.services.pools.close()
     assert half in driver.specs

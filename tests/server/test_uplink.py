@@ -358,3 +358,23 @@ async def test_calls_end_and_streams_do_not_keep_a_pool_from_being_drained(host:
     assert pool.calls == 0
     for _, writer, _ in greeted:
         writer.close()
+
+
+async def test_a_connection_that_is_accepted_as_the_listening_ends_is_closed(host: Host) -> None:
+    """asyncio left it open until it was collected as garbage, and said so in whatever test that happened."""
+    accepted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    real = loop._accept_connection2  # type: ignore[attr-defined]
+
+    def accepting(*args: object) -> object:
+        accepted.set()
+        loop.call_soon(host.uplink.stop_listening)
+        return real(*args)
+
+    loop._accept_connection2 = accepting  # type: ignore[attr-defined]
+    reader, writer = await host.dial()
+    async with asyncio.timeout(30):
+        assert await until_closed(reader) == b""
+    assert accepted.is_set()
+    assert len(host.uplink._greetings) == 0
+    writer.close()

@@ -211,7 +211,7 @@ async def test_a_sandbox_that_ends_by_itself_is_measured_first(short_dir: Path) 
         sandbox_id = await cloche.sandbox()
         driver.now = Usage(0, MEBIBYTE, 9.0, 0)
         driver.end(sandbox_id, SandboxStatus(RunState.EXITED, ExitReason.EXIT, exit_code=1))
-        await cloche.server.services.sandboxes.settle(sandbox_id, 5)
+        await cloche.server.services.sandboxes.settle(sandbox_id, 60)
         row = cloche.server.services.sandboxes.store.get(sandbox_id)
         assert row is not None
         assert row.state is SandboxState.FAILED

@@ -56,6 +56,7 @@ class Uplink:
         self._refusals: set[str] = set()
         self._wrong_protocol: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._server: asyncio.Server | None = None
+        self._listening = False
         self._greetings: dict[asyncio.Task[None], Wire] = {}
         self._dialled = 0.0
 
@@ -70,6 +71,7 @@ class Uplink:
         self.directory.chmod(0o755)
         path = self.directory / SOCKET_NAME
         self.greeted.clear()
+        self._listening = True  # whoever dials before this returns is welcome
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: Wire(self._connected, self._traffic), str(path), backlog=256
         )
@@ -125,7 +127,7 @@ class Uplink:
 
     def _connected(self, wire: Wire) -> None:
         self._dialled = time.monotonic()
-        if len(self._greetings) >= MAX_GREETING:
+        if not self._listening or len(self._greetings) >= MAX_GREETING:
             wire.close()
             return
         task = asyncio.get_running_loop().create_task(self._greet(wire))
@@ -185,8 +187,9 @@ class Uplink:
 
     def stop_listening(self) -> None:
         """Guests that dial are refused by the kernel; connections stay."""
+        self._listening = False
         if self._server is not None:
-            self._server.close()
+            _close_when_accepted(self._server)
             self._server = None
         for task, wire in list(self._greetings.items()):
             task.cancel()
@@ -196,6 +199,15 @@ class Uplink:
         """Stops listening and closes what is idle; calls under way are left to their owners."""
         self.stop_listening()
         self.pool.close()
+
+
+def _close_when_accepted(server: asyncio.Server) -> None:
+    """In the next turn of the loop. A connection that was accepted in this one has no transport yet: asyncio cannot make it
+    one of a server that is closed, and leaves it open until it is collected as garbage (Python 3.11)."""
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    loop.call_soon(server.close)
 
 
 class UplinkHub:

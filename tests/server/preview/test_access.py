@@ -147,6 +147,8 @@ async def test_what_a_token_let_in_ends_with_it(stage: Stage) -> None:
         await asyncio.Event().wait()
 
     await stage.use(RecordingApp(silent))
+    now_us = _service.now_us()
+    stage.cloche.server.services.previews._clock = lambda: now_us  # the token is good however late the request comes
     token = await stage.token(1)
     async with stage.connection() as (reader, writer):
         writer.write(f"GET /?cloche_token={token} HTTP/1.1\r\nHost: {stage.host}\r\n\r\n".encode())
