@@ -45,18 +45,18 @@ def templates(query: Query) -> Call[models.Page[models.Template]]:
     return Call("GET", "/v1/templates", _templates, query=query, repeatable=True)
 
 
-def template(reference: str, wait_s: float = 0) -> Call[models.Template]:
-    query = (("wait_s", f"{wait_s:g}"),) if wait_s else ()
+def template(reference: str, wait_s: float = 0, query: Query = ()) -> Call[models.Template]:
+    query = (("wait_s", f"{wait_s:g}"), *query) if wait_s else query
     within_s = DEFAULT_ANSWER_S + wait_s
     return Call("GET", template_path(reference), _template, query=query, repeatable=True, answer_within_s=within_s)
 
 
-def delete_template(reference: str) -> Call[models.Template]:
-    return Call("DELETE", template_path(reference), _template, answer_within_s=CREATE_ANSWER_S)
+def delete_template(reference: str, query: Query) -> Call[models.Template]:
+    return Call("DELETE", template_path(reference), _template, query=query, answer_within_s=CREATE_ANSWER_S)
 
 
-def template_log(reference: str) -> Call[models.TemplateLog]:
-    return Call("GET", f"{template_path(reference)}/log", _log, repeatable=True)
+def template_log(reference: str, query: Query = ()) -> Call[models.TemplateLog]:
+    return Call("GET", f"{template_path(reference)}/log", _log, query=query, repeatable=True)
 
 
 def template_events_path(reference: str) -> str:
@@ -72,12 +72,12 @@ def pools(query: Query) -> Call[models.Page[models.Pool]]:
     return Call("GET", "/v1/pools", _pools, query=query, repeatable=True)
 
 
-def pool(name: str) -> Call[models.Pool]:
-    return Call("GET", pool_path(name), _pool, repeatable=True)
+def pool(name: str, query: Query) -> Call[models.Pool]:
+    return Call("GET", pool_path(name), _pool, query=query, repeatable=True)
 
 
-def delete_pool(name: str) -> Call[models.Pool]:
-    return Call("DELETE", pool_path(name), _pool, answer_within_s=CREATE_ANSWER_S)
+def delete_pool(name: str, query: Query) -> Call[models.Pool]:
+    return Call("DELETE", pool_path(name), _pool, query=query, answer_within_s=CREATE_ANSWER_S)
 
 
 def create_intent(body: models.IntentCreate) -> Call[models.Intent]:

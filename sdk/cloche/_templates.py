@@ -94,9 +94,9 @@ class TemplateFlows:
         except CursorError:
             return  # a server that was killed has lost the log with the build, and says so next
 
-    def _tail(self, template: str, cursor: str | None) -> Tail:
+    def _tail(self, template: str, cursor: str | None, owner: str | None = None) -> Tail:
         path = _calls.template_events_path(template)
-        return Tail(path, cursor=cursor, last_type="finished", patience=self._patience)
+        return Tail(path, cursor=cursor, last_type="finished", patience=self._patience, params=_said(owner=owner))
 
     def _failure(self, template: Template) -> Flow[TemplateBuildFailed]:
         """As the server's own answer would be, had it waited."""
@@ -122,23 +122,25 @@ class TemplateFlows:
         """
         return (yield from all_pages(_calls.templates, _said(name=name, owner=owner), self._patience))
 
-    def _get(self, template: str) -> Flow[Template]:
+    def _get(self, template: str, *, owner: str | None = None) -> Flow[Template]:
         """One version: ``name@3``, or ``name`` for the newest that is ready.
 
+        :param owner: of another owner; needs the role admin.
         :raises NotFound: there is none.
         """
-        return (yield from send_patiently(_calls.template(template), self._patience))
+        call = _calls.template(template, query=_said(owner=owner))
+        return (yield from send_patiently(call, self._patience))
 
-    def _log(self, template: str) -> Flow[TemplateLog]:
-        """What its build has printed."""
-        return (yield from send_patiently(_calls.template_log(template), self._patience))
+    def _log(self, template: str, *, owner: str | None = None) -> Flow[TemplateLog]:
+        """What its build has printed. ``owner`` as in `get`."""
+        return (yield from send_patiently(_calls.template_log(template, _said(owner=owner)), self._patience))
 
-    def _delete(self, template: str) -> Flow[Template]:
-        """Remove ``name@3``, or with ``name`` all versions. Sandboxes made from it go on.
+    def _delete(self, template: str, *, owner: str | None = None) -> Flow[Template]:
+        """Remove ``name@3``, or with ``name`` all versions. Sandboxes made from it go on. ``owner`` as in `get`.
 
         :raises Conflict: a pool is filled from it.
         """
-        return (yield from send(_calls.delete_template(template)))
+        return (yield from send(_calls.delete_template(template, _said(owner=owner))))
 
 
 def _said(**filters: str | None) -> tuple[tuple[str, str], ...]:
@@ -196,16 +198,17 @@ class PoolFlows:
         """
         return list((yield from send_patiently(_calls.pools(_said(owner=owner)), self._patience)).items)
 
-    def _get(self, name: str) -> Flow[Pool]:
+    def _get(self, name: str, *, owner: str | None = None) -> Flow[Pool]:
         """One pool.
 
+        :param owner: of another owner; needs the role admin.
         :raises NotFound: there is none.
         """
-        return (yield from send_patiently(_calls.pool(name), self._patience))
+        return (yield from send_patiently(_calls.pool(name, _said(owner=owner)), self._patience))
 
-    def _delete(self, name: str) -> Flow[Pool]:
-        """Remove a pool with all that are ready in it. Sandboxes that were handed out go on."""
-        return (yield from send(_calls.delete_pool(name)))
+    def _delete(self, name: str, *, owner: str | None = None) -> Flow[Pool]:
+        """Remove a pool with all that are ready in it. Sandboxes that were handed out go on. ``owner`` as in `get`."""
+        return (yield from send(_calls.delete_pool(name, _said(owner=owner))))
 
 
 class IntentFlows:
@@ -234,13 +237,16 @@ class Templates(TemplateFlows):
         super().__init__(link.patience)
         self._link = link
 
-    def follow(self, template: str, cursor: str | None = None) -> Generator[Event, None, None]:
+    def follow(
+        self, template: str, cursor: str | None = None, *, owner: str | None = None
+    ) -> Generator[Event, None, None]:
         """What a build prints, while it prints it: ``output`` events, and at its end ``finished`` with ``state`` and
         ``failure``. Of a build that is over: all it has printed. Reconnects, and neither repeats nor leaves out an event.
 
         :param cursor: go on behind this event.
+        :param owner: of another owner; needs the role admin.
         """
-        return self._link.follow(self._tail(template, cursor))
+        return self._link.follow(self._tail(template, cursor, owner))
 
     create = blocking(TemplateFlows._create)
     list = blocking(TemplateFlows._list)
@@ -256,9 +262,11 @@ class AsyncTemplates(TemplateFlows):
         super().__init__(link.patience)
         self._link = link
 
-    def follow(self, template: str, cursor: str | None = None) -> AsyncGenerator[Event, None]:
+    def follow(
+        self, template: str, cursor: str | None = None, *, owner: str | None = None
+    ) -> AsyncGenerator[Event, None]:
         """What a build prints, while it prints it; see `Templates.follow`."""
-        return self._link.follow(self._tail(template, cursor))
+        return self._link.follow(self._tail(template, cursor, owner))
 
     create = awaiting(TemplateFlows._create)
     list = awaiting(TemplateFlows._list)

@@ -81,7 +81,7 @@ async def running_server(settings: Settings, drivers: Sequence[Driver], images: 
         previews = PreviewService(PreviewStore(database), sandboxes, settings)
         links = LinkSigner(load_key(settings.link_key_path))
         shares = ShareService(ShareStore(database), links, sandboxes)
-        warm = _make_warm(database, sandboxes, snapshots)
+        warm = _make_warm(settings, database, sandboxes, snapshots)
         creates = IdempotentCreate(warm.creates.create, sandboxes.store, KeptAnswers(database))
         services = _make_services(
             settings,
@@ -149,8 +149,9 @@ def _make_snapshots(settings: Settings, database: Database, sandboxes: SandboxSe
     return SnapshotService(library, sandboxes, KeptAnswers(database), load_key(settings.archive_key_path))
 
 
-def _make_warm(database: Database, sandboxes: SandboxService, snapshots: SnapshotService) -> Warm:
-    return make_warm(database, sandboxes, snapshots.library, snapshots.save_for_template, snapshots.create_sandbox)
+def _make_warm(settings: Settings, database: Database, sandboxes: SandboxService, snapshots: SnapshotService) -> Warm:
+    save, create = snapshots.save_for_template, snapshots.create_sandbox
+    return make_warm(database, sandboxes, snapshots.library, save, create, settings.max_pools_per_owner)
 
 
 def _make_services(

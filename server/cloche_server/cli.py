@@ -44,6 +44,7 @@ def _directories(command: click.Command) -> click.Command:
 @click.option("--preview-scheme", type=click.Choice(["http", "https"]), help="Of preview URLs (http).")
 @click.option("--preview-port", type=int, help="Of preview URLs (443 for https, else the port).")
 @click.option("--max-volumes-per-owner", type=int, help="Of each owner (100).")
+@click.option("--max-pools-per-owner", type=int, help="Of each owner (20).")
 @click.option("--max-snapshots-per-owner", type=int, help="Of each owner, without those of templates (200).")
 @click.option("--metrics-open", is_flag=True, default=None, help="Show /metrics without a key.")
 @click.option("--log-format", type=click.Choice(["auto", "json", "text"]), help="auto: text on a terminal.")

@@ -79,6 +79,7 @@ class Settings(BaseModel):
         default=False, description="/metrics for everybody who reaches the server, without a key"
     )
     max_volumes_per_owner: int = Field(default=100, ge=1)
+    max_pools_per_owner: int = Field(default=20, ge=1)
     max_snapshots_per_owner: int = Field(default=200, ge=1, description="those of templates do not count")
     log_format: Literal["auto", "json", "text"] = Field(default="auto", description="auto: text on a terminal")
 

@@ -27,7 +27,16 @@ from cloche.models import (
     TemplateLog,
 )
 from cloche_server.api import pools, templates
-from cloche_server.routing import BuildWait, FromCursor, ListPools, ListTemplates, Route, Streams, WaitForBuild
+from cloche_server.routing import (
+    BuildFromCursor,
+    BuildWait,
+    ListPools,
+    ListTemplates,
+    OfOwner,
+    Route,
+    Streams,
+    WaitForBuild,
+)
 
 _T: Final = "/v1/templates/{template_ref}"
 _P: Final = "/v1/pools/{pool_name}"
@@ -75,6 +84,7 @@ _TEMPLATES: Final = [
         "templates",
         {200: TemplateLog},
         templates.log,
+        query=OfOwner,
         own_errors=(NotFound, Gone),
     ),
     Route(
@@ -85,7 +95,7 @@ _TEMPLATES: Final = [
         "templates",
         {200: "text/event-stream"},
         templates.follow,
-        query=FromCursor,
+        query=BuildFromCursor,
         own_errors=(NotFound, Gone, MalformedCursor, ForeignCursor, CursorBeyondHead),
         streams=Streams.OWN,
         headers=("Last-Event-ID",),
@@ -98,6 +108,7 @@ _TEMPLATES: Final = [
         "templates",
         {200: Template},
         templates.delete,
+        query=OfOwner,
         role=Role.MEMBER,
         own_errors=(NotFound, Gone, Conflict),
     ),
@@ -114,7 +125,7 @@ _POOLS: Final = [
         pools.put,
         body=PoolCreate,
         role=Role.MEMBER,
-        own_errors=(NotFound, Gone, Conflict, DriverUnavailable),
+        own_errors=(NotFound, Gone, Conflict, LimitReached, DriverUnavailable),
     ),
     Route(
         "GET",
@@ -126,7 +137,7 @@ _POOLS: Final = [
         pools.list_all,
         query=ListPools,
     ),
-    Route("GET", _P, "get_pool", "One pool", "pools", {200: Pool}, pools.get, own_errors=(NotFound,)),
+    Route("GET", _P, "get_pool", "One pool", "pools", {200: Pool}, pools.get, query=OfOwner, own_errors=(NotFound,)),
     Route(
         "DELETE",
         _P,
@@ -135,6 +146,7 @@ _POOLS: Final = [
         "pools",
         {200: Pool},
         pools.delete,
+        query=OfOwner,
         role=Role.MEMBER,
         own_errors=(NotFound,),
     ),

@@ -97,6 +97,8 @@ def lifecycle_answer(handler: Handler, *parts: str) -> tuple[int, Any] | None:  
 
 def template_answer(handler: Handler, *parts: str) -> tuple[int, Any] | None:  # noqa: PLR0911
     app, lives, body = handler.app, handler.app.lives, handler.request.body
+    if handler.get_argument("owner", "me") != "me":
+        raise NotFound("all here is mine")
     match (handler.request.method, *parts):
         case ("POST", "templates"):
             app.bodies.append(json.loads(body))

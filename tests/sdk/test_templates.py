@@ -115,3 +115,19 @@ async def test_awaiting_follows_the_same(async_client: AsyncClient) -> None:
 )
 def test_what_an_event_of_a_log_shows(event: Event, text: str) -> None:
     assert text_of(event) == text
+
+
+def test_an_admin_names_the_owner(client: Client) -> None:
+    client.templates.create("data")
+    client.pools.put("p", template="data")
+    assert client.templates.get("data", owner="me").name == client.pools.get("p", owner="me").template == "data"
+    assert client.templates.log("data", owner="me").text
+    assert list(client.templates.follow("data", owner="me"))
+    for call in (client.templates.get, client.templates.log, client.templates.delete):
+        with pytest.raises(NotFound, match="mine"):
+            call("data", owner="other")
+    for pool_call in (client.pools.get, client.pools.delete):
+        with pytest.raises(NotFound, match="mine"):
+            pool_call("p", owner="other")
+    with pytest.raises(NotFound, match="mine"):
+        list(client.templates.follow("data", owner="other"))

@@ -71,6 +71,40 @@ async def test_lists_are_of_one_name_or_owner(cloche: Harness) -> None:
     assert await listed("?owner=other&name=u") == [("other", "u")]
 
 
+async def test_an_admin_reads_and_deletes_what_is_anothers_by_owner_and_name(cloche: Harness) -> None:
+    templates, pools = "/v1/templates/t", "/v1/pools/p"
+    async with cloche.client_of("other") as other:
+        assert (await other.post("/v1/templates", json={"name": "t"})).status_code == 201
+        assert (await other.put(pools, json={"template": "t", "min": 0})).status_code == 200
+        await built(cloche, env={"MINE": "1"})
+        for path in (templates, f"{templates}/log", f"{templates}/events", pools):
+            assert (await other.get(path, params={"owner": "other"})).status_code == 200
+            refused = await other.get(path, params={"owner": "admin"})
+            assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    assert (await cloche.client.delete(pools)).status_code == 404
+    assert (await cloche.client.get(f"{templates}?owner=other")).json()["spec"]["env"] == {}
+    assert (await cloche.client.get(templates)).json()["spec"]["env"] == {"MINE": ""}
+    used = await cloche.client.delete(f"{templates}?owner=other")
+    assert (used.status_code, used.json()["details"]["pools"]) == (409, ["p"])
+    for path in (pools, templates):
+        assert (await cloche.client.delete(f"{path}?owner=other")).json()["owner"] == "other"
+    assert (await cloche.client.get(templates)).json()["state"] == "ready"
+
+
+async def test_an_owner_has_so_many_pools(short_dir: Path) -> None:
+    async with harness(short_dir, max_pools_per_owner=1) as cloche:
+        body = {"min": 0}
+        assert (await cloche.client.put("/v1/pools/p", json=body)).status_code == 200
+        full = await cloche.client.put("/v1/pools/q", json=body)
+        assert (full.status_code, full.json()["code"]) == (429, "limit_reached")
+        assert full.json()["details"] == {"limit": 1, "count": 1}
+        assert (await cloche.client.put("/v1/pools/p", json={**body, "max": 3})).status_code == 200
+        async with cloche.client_of("other") as other:
+            assert (await other.put("/v1/pools/q", json=body)).status_code == 200
+        await cloche.client.delete("/v1/pools/p")
+        assert (await cloche.client.put("/v1/pools/q", json=body)).status_code == 200
+
+
 async def test_many_that_ask_for_one_build_share_it(cloche: Harness) -> None:
     answers = await asyncio.gather(*(build(cloche) for _ in range(5)))
     assert {answer.json()["version"] for answer in answers} == {1}

@@ -84,6 +84,9 @@ complete_sandbox = completer(
 sandbox_argument = click.argument("sandbox", metavar="SANDBOX", shell_complete=complete_sandbox)
 
 
+owner = click.option("--owner", help="Of another owner (admin).")
+
+
 def resources(command: F) -> F:
     """The options of `Resources`; see `resources_of`."""
     for option in (

@@ -70,7 +70,7 @@ def put(
 
 
 @pools.command("ls")
-@click.option("--owner", help="Of another owner (admin).")
+@_options.owner
 @_options.as_json
 @click.pass_context
 def list_pools(ctx: click.Context, owner: str | None, as_json: bool) -> None:
@@ -98,11 +98,12 @@ def list_pools(ctx: click.Context, owner: str | None, as_json: bool) -> None:
 
 @pools.command()
 @pool_argument
+@_options.owner
 @_options.as_json
 @click.pass_context
-def show(ctx: click.Context, name: str, as_json: bool) -> None:
+def show(ctx: click.Context, name: str, owner: str | None, as_json: bool) -> None:
     """Show pool NAME."""
-    pool = _options.client_of(ctx).pools.get(name)
+    pool = _options.client_of(ctx).pools.get(name, owner=owner)
     if as_json:
         print_json(pool)
         return
@@ -128,10 +129,11 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
 
 @pools.command("rm")
 @pool_argument
+@_options.owner
 @click.pass_context
-def remove(ctx: click.Context, name: str) -> None:
+def remove(ctx: click.Context, name: str, owner: str | None) -> None:
     """Delete pool NAME with all that are ready in it. Sandboxes that were handed out stay."""
-    click.echo(f"deleted {_options.client_of(ctx).pools.delete(name).name}")
+    click.echo(f"deleted {_options.client_of(ctx).pools.delete(name, owner=owner).name}")
 
 
 def _thing(pool: Pool) -> str:

@@ -88,7 +88,7 @@ def create(
 @click.option("--name", help="Only this name.")
 @click.option("--all", "with_deleted", is_flag=True, help="Deleted ones, too.")
 @_options.labels
-@click.option("--owner", help="Of another owner (admin).")
+@_options.owner
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
 @_options.as_json
 @click.pass_context

@@ -66,7 +66,7 @@ def snapshots() -> None:
 @click.argument("sandbox", required=False, shell_complete=_options.complete_sandbox)
 @click.option("--name", help="Only this name.")
 @_options.labels
-@click.option("--owner", help="Of another owner (admin).")
+@_options.owner
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
 @_options.as_json
 @click.pass_context

@@ -100,7 +100,7 @@ def _build(ctx: click.Context, name: str, options: TemplateOptions, *, quiet: bo
 
 @templates.command("ls")
 @click.option("--name", help="Versions of this one.")
-@click.option("--owner", help="Of another owner (admin).")
+@_options.owner
 @_options.as_json
 @click.pass_context
 def list_templates(ctx: click.Context, name: str | None, owner: str | None, as_json: bool) -> None:
@@ -118,11 +118,12 @@ def list_templates(ctx: click.Context, name: str | None, owner: str | None, as_j
 
 @templates.command()
 @template_argument
+@_options.owner
 @_options.as_json
 @click.pass_context
-def show(ctx: click.Context, template: str, as_json: bool) -> None:
+def show(ctx: click.Context, template: str, owner: str | None, as_json: bool) -> None:
     """Show TEMPLATE and what went into it."""
-    found = _options.client_of(ctx).templates.get(template)
+    found = _options.client_of(ctx).templates.get(template, owner=owner)
     if as_json:
         print_json(found)
         return
@@ -149,14 +150,15 @@ def show(ctx: click.Context, template: str, as_json: bool) -> None:
 @templates.command()
 @template_argument
 @click.option("--follow", "-f", is_flag=True, help="Go on while it is being built.")
+@_options.owner
 @_options.as_json
 @click.pass_context
-def log(ctx: click.Context, template: str, follow: bool, as_json: bool) -> int:
+def log(ctx: click.Context, template: str, follow: bool, owner: str | None, as_json: bool) -> int:
     """Print what the build of TEMPLATE printed."""
     templates = _options.client_of(ctx).templates
     if follow:
-        return _follow(templates.follow(template), as_json=as_json)
-    found = templates.log(template)
+        return _follow(templates.follow(template, owner=owner), as_json=as_json)
+    found = templates.log(template, owner=owner)
     print_json(found) if as_json else click.echo(TerminalFilter().feed(found.text), nl=False)
     return 0
 
@@ -178,13 +180,14 @@ def _follow(events: Iterable[Event], *, as_json: bool) -> int:
 
 @templates.command("rm")
 @click.argument("names", nargs=-1, required=True, metavar="TEMPLATE...", shell_complete=complete_template)
+@_options.owner
 @click.pass_context
-def remove(ctx: click.Context, names: tuple[str, ...]) -> int:
+def remove(ctx: click.Context, names: tuple[str, ...], owner: str | None) -> int:
     """Delete versions (NAME@VERSION), or all of a NAME. Sandboxes made from them stay."""
     client = _options.client_of(ctx)
 
     def delete(name: str) -> str:
-        client.templates.delete(name)
+        client.templates.delete(name, owner=owner)
         return f"deleted {name}"
 
     return each(names, delete)

@@ -90,7 +90,7 @@ def cells_of(line: Line) -> tuple[str, ...]:
 @click.option(
     "--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds between looks."
 )
-@click.option("--owner", help="Of another owner (admin).")
+@_options.owner
 @_options.as_json
 @click.pass_context
 def top(ctx: click.Context, once: bool, interval: float, owner: str | None, as_json: bool) -> None:

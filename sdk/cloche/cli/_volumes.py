@@ -66,7 +66,7 @@ def create(
 
 @volumes.command("ls")
 @_options.labels
-@click.option("--owner", help="Of another owner (admin).")
+@_options.owner
 @_options.as_json
 @click.pass_context
 def list_volumes(ctx: click.Context, labels: tuple[tuple[str, str], ...], owner: str | None, as_json: bool) -> None:
@@ -130,7 +130,7 @@ def remove(ctx: click.Context, names: tuple[str, ...]) -> int:
 @click.command()
 @click.argument("sandbox", required=False, shell_complete=_options.complete_sandbox)
 @click.option("--deleted", is_flag=True, help="Of deleted sandboxes.")
-@click.option("--owner", help="Of another owner (admin).")
+@_options.owner
 @_options.as_json
 @click.pass_context
 def usage(ctx: click.Context, sandbox: str | None, deleted: bool, owner: str | None, as_json: bool) -> None:

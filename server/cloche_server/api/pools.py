@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from cloche.models import IntentCreate, Page, Pool, PoolCreate
-from cloche_server.api.sandboxes import visible_owner
-from cloche_server.routing import Call, ListPools, Reply
+from cloche_server.api.sandboxes import chosen_owner, visible_owner
+from cloche_server.routing import Call, ListPools, OfOwner, Reply
 
 if TYPE_CHECKING:
     from cloche_server.services import Services
@@ -23,13 +23,17 @@ async def list_all(services: Services, call: Call) -> Reply:
 
 
 async def get(services: Services, call: Call) -> Reply:
-    return Reply(services.pools.get(call.principal.owner, call.path["pool_name"]))
+    return Reply(services.pools.get(_owner(call), call.path["pool_name"]))
 
 
 async def delete(services: Services, call: Call) -> Reply:
-    return Reply(await services.pools.delete(call.principal.owner, call.path["pool_name"]))
+    return Reply(await services.pools.delete(_owner(call), call.path["pool_name"]))
 
 
 async def intend(services: Services, call: Call) -> Reply:
     wanted = cast("IntentCreate", call.body)
     return Reply(services.pools.intend(call.principal.owner, wanted), status=202)
+
+
+def _owner(call: Call) -> str:
+    return chosen_owner(call.principal, cast("OfOwner", call.query).owner)

@@ -57,8 +57,13 @@ def visible_owner(principal: Principal, asked: str | None) -> str | None:
     if principal.sees_all:
         return asked
     if asked is not None and asked != principal.owner:
-        raise Forbidden("only admins may list what is another owner's", details={"owner": asked})
+        raise Forbidden("only admins may ask for what is another owner's", details={"owner": asked})
     return principal.owner
+
+
+def chosen_owner(principal: Principal, asked: str | None) -> str:
+    """Whose object a name names: the caller's own, and for an admin another one's. `Forbidden`."""
+    return visible_owner(principal, asked or principal.owner) or principal.owner
 
 
 def split_label(label: str) -> tuple[str, str]:

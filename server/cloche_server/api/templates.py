@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 from cloche.models import Page, Template, TemplateCreate, TemplateLog
 from cloche.models.runs import MAX_WAIT_S
-from cloche_server.api.sandboxes import visible_owner
-from cloche_server.routing import BuildWait, Call, FromCursor, ListTemplates, Reply, WaitForBuild
+from cloche_server.api.sandboxes import chosen_owner, visible_owner
+from cloche_server.routing import BuildFromCursor, BuildWait, Call, ListTemplates, OfOwner, Reply, WaitForBuild
 
 if TYPE_CHECKING:
     from cloche_server.services import Services
@@ -30,23 +30,27 @@ async def list_some(services: Services, call: Call) -> Reply:
 
 async def get(services: Services, call: Call) -> Reply:
     query = cast("WaitForBuild", call.query)
-    row = await services.templates.wait(call.principal.owner, call.path["template_ref"], query.wait_s)
+    row = await services.templates.wait(_owner(call), call.path["template_ref"], query.wait_s)
     return _reply(row, HTTPStatus.OK)
 
 
 async def log(services: Services, call: Call) -> Reply:
-    text, truncated = services.templates.log(call.principal.owner, call.path["template_ref"])
+    text, truncated = services.templates.log(_owner(call), call.path["template_ref"])
     return Reply(TemplateLog(text=text, truncated=truncated))
 
 
 async def follow(services: Services, call: Call) -> Reply:
-    cursor = call.last_event_id or cast("FromCursor", call.query).cursor
-    events = services.templates.follow(call.principal.owner, call.path["template_ref"], cursor)
+    cursor = call.last_event_id or cast("BuildFromCursor", call.query).cursor
+    events = services.templates.follow(_owner(call), call.path["template_ref"], cursor)
     return Reply(events, content_type="text/event-stream")
 
 
 async def delete(services: Services, call: Call) -> Reply:
-    return Reply((await services.templates.delete(call.principal.owner, call.path["template_ref"])).to_model())
+    return Reply((await services.templates.delete(_owner(call), call.path["template_ref"])).to_model())
+
+
+def _owner(call: Call) -> str:
+    return chosen_owner(call.principal, cast("OfOwner", call.query).owner)
 
 
 def _reply(row: TemplateRow, done: HTTPStatus) -> Reply:

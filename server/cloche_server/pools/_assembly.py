@@ -39,6 +39,7 @@ def make_warm(
     library: SnapshotLibrary,
     save: Save,
     from_snapshot: FromSnapshot,
+    max_pools_per_owner: int,
 ) -> Warm:
     images, drivers = sandboxes.registry.images, sandboxes.drivers
     store = TemplateStore(database)
@@ -52,6 +53,7 @@ def make_warm(
         templates=templates,
         drivers=drivers,
         images=images,
+        max_per_owner=max_pools_per_owner,
     )
     sandboxes.binding.foreground = pools.foreground.create
     return Warm(templates, pools, Creates(sandboxes, pools, templates, starts, from_snapshot), sandboxes)

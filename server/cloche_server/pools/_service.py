@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cloche.errors import ClocheError, Forbidden, NotFound
+from cloche.errors import ClocheError, Forbidden, LimitReached, NotFound
 from cloche.models import Intent, IntentCreate, Pool, PoolCreate, SandboxCreate
 from cloche_server.auth import Principal
 from cloche_server.clock import Clock, now_us, to_datetime
@@ -56,6 +56,7 @@ class PoolService:
         templates: TemplateService,
         drivers: DriverSet,
         images: Images,
+        max_per_owner: int,
         clock: Clock = now_us,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -65,6 +66,7 @@ class PoolService:
         self._workshop = workshop
         self._drivers = drivers
         self._images = images
+        self._max_per_owner = max_per_owner
         self._clock = clock
         self._monotonic = monotonic
         self._pools: dict[tuple[str, str], LivePool] = {}
@@ -98,12 +100,14 @@ class PoolService:
 
     def put(self, principal: Principal, name: str, wanted: PoolCreate) -> Pool:
         """Made or changed. `InvalidRequest`, `NotFound` for a template or image that is not there, `Forbidden` for a shared
-        one of somebody who is no admin."""
+        one of somebody who is no admin, `LimitReached`."""
         owner = principal.owner
         _check(wanted)
         if wanted.shared and not principal.sees_all:
             raise Forbidden("only admins may share a pool with every owner", details={"owner": owner})
         pool = self._pools.get((owner, name))
+        if pool is None:
+            self._check_limit(owner)
         row = _row_of(owner, name, wanted, pool.row.created_us if pool else self._clock())
         self._recipe_of_pool(row)
         self._store.put(row)
@@ -114,6 +118,15 @@ class PoolService:
         self.refresh(pool)
         self._keeper.wake()
         return self._model(pool)
+
+    def _check_limit(self, owner: str) -> None:
+        count = sum(1 for pool in self._pools.values() if pool.row.owner == owner)
+        if count >= self._max_per_owner:
+            raise LimitReached(
+                f"{owner} has {count} pools, and the limit is {self._max_per_owner}",
+                hint="delete one first: cloche pools ls, cloche pools rm",
+                details={"limit": self._max_per_owner, "count": count},
+            )
 
     def get(self, owner: str, name: str) -> Pool:
         """The owner's own, else a shared one."""

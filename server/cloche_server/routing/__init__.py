@@ -36,13 +36,21 @@ from cloche_server.routing._params import (
     problems_of,
 )
 from cloche_server.routing._route import Act, BodySink, Call, Reply, Route, Streams
-from cloche_server.routing._template_params import BuildWait, ListPools, ListTemplates, WaitForBuild
+from cloche_server.routing._template_params import (
+    BuildFromCursor,
+    BuildWait,
+    ListPools,
+    ListTemplates,
+    OfOwner,
+    WaitForBuild,
+)
 
 __all__ = [
     "PATH_TYPES",
     "Act",
     "AppendPath",
     "BodySink",
+    "BuildFromCursor",
     "BuildWait",
     "Call",
     "FromCursor",
@@ -60,6 +68,7 @@ __all__ = [
     "Matched",
     "NewName",
     "NoQuery",
+    "OfOwner",
     "OfPath",
     "OutputPage",
     "ProcessEvents",

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from cloche.models import Name
 from cloche.models.runs import MAX_WAIT_S
-from cloche_server.routing._params import PageText, Query
+from cloche_server.routing._params import FromCursor, PageText, Query
 
 
 class BuildWait(Query):
@@ -15,7 +15,15 @@ class BuildWait(Query):
     )
 
 
-class WaitForBuild(Query):
+class OfOwner(Query):
+    owner: Name | None = Field(default=None, description="admins only: that of another owner; without it, your own")
+
+
+class BuildFromCursor(FromCursor, OfOwner):
+    pass
+
+
+class WaitForBuild(OfOwner):
     wait_s: float = Field(default=0, ge=0, le=MAX_WAIT_S, description="seconds to wait for the end of a build")
 
 
