@@ -524,7 +524,7 @@ class Server:
 
     def call(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Run ``work`` in the app's loop."""
-        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(60)
 
     def close_connections(self) -> None:
         """As a killed server would."""
@@ -538,7 +538,7 @@ class Server:
     def stop(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 if __name__ == "__main__":

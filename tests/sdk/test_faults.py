@@ -94,9 +94,12 @@ def test_connections_that_died_in_the_pool_are_replaced(sandbox: Sandbox, server
 
 def test_no_server_is_said_at_once() -> None:
     started = time.monotonic()
-    with Client("http://127.0.0.1:9", KEY) as client, pytest.raises(ConnectionFailed, match="cloche serve"):
+    with (
+        Client("http://127.0.0.1:9", KEY, reconnect_s=600) as client,
+        pytest.raises(ConnectionFailed, match="cloche serve"),
+    ):
         client.info()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 120, "nobody waits for a server that was never there"
 
 
 def test_a_server_that_stays_away_is_said_when_patience_ends(server: Server) -> None:

@@ -164,14 +164,14 @@ def test_waits(processes: Processes) -> None:
     process.wait_for_port(port)
     process.wait_for_port(port, protocol="http", path="/", status=(200, 200))
     with pytest.raises(WaitTimeout, match="HTTP status 404"):
-        process.wait_for_port(port, protocol="http", path="/nothing", timeout_s=1)
+        process.wait_for_port(port, protocol="http", path="/nothing", timeout_s=3)
     with pytest.raises(WaitTimeout):
         process.wait_for_log("serving", from_now=True, timeout_s=0.2)
     results = process.wait_for(LogCondition(pattern="never"), PortCondition(port=port), mode="any")
     assert [result.met for result in results] == [False, True]
     with pytest.raises(WaitTimeout):
         process.wait_for_exit(timeout_s=0.1)
-    process.kill(grace_s=5)
+    process.kill(grace_s=60)
     assert process.wait_for_exit().signal == "SIGTERM"
     with pytest.raises(ProcessEnded, match="was ended by SIGTERM"):
         process.wait_for_port(port)
@@ -189,11 +189,11 @@ def test_a_program_that_does_not_read_is_said(processes: Processes) -> None:
     process = processes.start("exec sleep 100", stdin="open")
     began = time.monotonic()
     with pytest.raises(WaitTimeout) as error:
-        process.write(b"x" * 3_000_000, timeout_s=0.2)
+        process.write(b"x" * 3_000_000, timeout_s=1.5)
     written = error.value.details["written"]
     assert isinstance(written, int)
     assert 1_000_000 < written < 3_000_000
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120
     process.kill()
 
 

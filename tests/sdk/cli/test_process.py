@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import signal
@@ -14,6 +15,9 @@ from protocol_app import KEY, App, Fault, Server
 
 from cloche.models import SandboxState
 
+SMALL_PIPE_BYTES = 4096
+"""The least that Linux makes; a pipe holds 64 KiB otherwise."""
+
 COMMAND = [sys.executable, "-c", "from cloche.cli import main; main()"]
 
 
@@ -22,11 +26,10 @@ def environ(server: Server) -> dict[str, str]:
     return {**os.environ, "CLOCHE_URL": server.url, "CLOCHE_API_KEY": KEY}
 
 
-def start(environ: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
+def start(environ: dict[str, str], *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*COMMAND, *arguments], env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
+        [*COMMAND, *arguments], env=environ, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, text=True
+    )
 
 
 def wait_for_line(process: subprocess.Popen[str], line: str) -> None:
@@ -80,11 +83,15 @@ def test_ctrl_c_while_the_sandbox_is_made_leaves_none(environ: dict[str, str], a
 
 
 def test_a_closed_pipe_is_one_line_and_tidies_up(environ: dict[str, str], app: App) -> None:
-    process = start(environ, "run", "-c", "flood 2000")
-    wait_for_line(process, "0\n")
-    assert process.stdout is not None
+    ours, theirs = os.pipe()
+    fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, SMALL_PIPE_BYTES)
+    process = start(
+        environ, "run", "-c", "flood 4000", stdout=theirs
+    )  # it cannot have written all of it before the end
+    os.close(theirs)
     assert process.stderr is not None
-    process.stdout.close()
+    assert os.read(ours, 2) == b"0\n"
+    os.close(ours)
     err = process.stderr.read()
     process.stderr.close()
     assert process.wait(60) == 3

@@ -171,7 +171,7 @@ def test_top_refreshes_until_it_is_left(server: Server, run_cloche, box: str, en
     shown = b""
     try:
         while shown.count(box.encode()) < 2 or b"50.0" not in shown:  # two frames, the second with the CPU
-            assert select.select([controller], [], [], 30)[0], shown
+            assert select.select([controller], [], [], 60)[0], shown
             shown += os.read(controller, 65536)
         os.write(controller, end)
         try:
@@ -179,7 +179,7 @@ def test_top_refreshes_until_it_is_left(server: Server, run_cloche, box: str, en
                 shown += chunk
         except OSError:  # its end of the terminal is closed
             pass
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
