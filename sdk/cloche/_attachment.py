@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from cloche._flow import Pause, _renamed
 from cloche._patience import Patience
-from cloche._socket import AwaitingSocket, BlockingSocket, Open, Say, Shut, SocketFlow, SocketLost, hear
+from cloche._socket import AwaitingSocket, BlockingSocket, Open, Say, Shut, SocketFlow, SocketLost, hear, say
 from cloche._terminal_stream import Gap, Output, Reset, StreamEvent, TerminalStream
 from cloche.errors import ClocheError, ConnectionFailed, Gone, SandboxNotRunning, WaitTimeout
 from cloche.models.terminals import (
@@ -162,7 +162,7 @@ class AttachmentFlows:
     def _send(self, data: str | bytes) -> SocketFlow[None]:
         """Type ``data``; returns when all of it is on its way. Text is sent as UTF-8; Enter is ``\\n``, Ctrl-C ``\\x03``."""
         self._stream.type(data.encode() if isinstance(data, str) else data)
-        yield from self._transmit()
+        yield from say(self._stream.to_send())
         while self._stream.unsent_input and not self._is_over:
             yield from self._step(None)
 
@@ -197,9 +197,10 @@ class AttachmentFlows:
         messages: list[str | bytes] = [TakeControl().model_dump_json(), Resize(cols=cols, rows=rows).model_dump_json()]
         try:
             yield Say(messages)
-        except SocketLost as error:
-            yield from self._come_back(error)
-            yield Say(messages)
+        except SocketLost:
+            yield from self._hear_the_rest()
+            if not self._is_over:
+                yield Say(messages)
 
     def _wait(self, timeout_s: float | None = None) -> SocketFlow[TerminalExit]:
         """Read, and throw away, all output until the program ends.
@@ -242,12 +243,20 @@ class AttachmentFlows:
     def _hear_one(self, left: float | None) -> SocketFlow[None]:
         message = yield from hear(QUIET_S if left is None else min(left, QUIET_S))
         if message is None:
-            yield Say(self._stream.to_send(quiet=True))
+            yield from say(self._stream.to_send(quiet=True))
             message = yield from hear(left)
         if message is not None:
             for event in self._stream.receive(message, self._clock()):
                 self._take(event)
-            yield Say(self._stream.to_send())
+            yield from say(self._stream.to_send())
+
+    def _hear_the_rest(self) -> SocketFlow[None]:
+        """Of a connection that is lost; then come back, unless that was the program's end."""
+        try:
+            while not self._is_over:
+                yield from self._hear_one(None)
+        except SocketLost as error:
+            yield from self._come_back(error)
 
     def _take(self, event: StreamEvent) -> None:
         match event:
@@ -276,13 +285,7 @@ class AttachmentFlows:
         if self._position is not None:
             self._stream.took(self._position)
         if not self._is_over:
-            yield from self._transmit()
-
-    def _transmit(self) -> SocketFlow[None]:
-        try:
-            yield Say(self._stream.to_send())
-        except SocketLost:
-            return  # whoever hears next comes back
+            yield from say(self._stream.to_send())
 
     def _come_back(self, lost: SocketLost) -> SocketFlow[None]:
         """Connect anew, as often as patience says.

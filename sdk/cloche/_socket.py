@@ -91,6 +91,15 @@ def hear(timeout_s: float | None) -> SocketFlow[str | bytes | None]:
     return cast("str | bytes | None", (yield Hear(timeout_s)))
 
 
+def say(messages: Sequence[str | bytes]) -> SocketFlow[None]:
+    """Send, if the connection is still there. If not, whoever hears next is told: behind what the other side said before it
+    left, which may be the end that one waits for."""
+    try:
+        yield Say(messages)
+    except SocketLost:
+        return
+
+
 class BlockingSocket:
     """Carries out flows by blocking the calling thread."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import json
 import secrets
 import time
@@ -14,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from cloche._attachment import Where
-from cloche._socket import AwaitingSocket, Open, Say, Shut, SocketFlow, SocketLost, hear
+from cloche._socket import AwaitingSocket, Open, Say, Shut, SocketFlow, SocketLost, hear, say
 from cloche._terminal_stream import Discarded, Gap, Output, Preamble, Reset, Resumed, StreamEvent, TerminalStream
 from cloche.cli._own_terminal import OwnTerminal, window_size
 from cloche.cli._screen_text import CLEAR
@@ -93,12 +94,12 @@ class ShellSession:
     def _hear(self) -> SocketFlow[None]:
         message = yield from hear(QUIET_S)
         if message is None:
-            yield Say(self._stream.to_send(quiet=True))
+            yield from say(self._stream.to_send(quiet=True))
             message = yield from hear(None)
         assert message is not None
         for event in self._stream.receive(message, time.monotonic()):
             self._take(event)
-        yield Say(self._stream.to_send())
+        yield from say(self._stream.to_send())
 
     def _check_final(self, lost: SocketLost) -> None:
         if lost.code in FINAL_CLOSE_CODES:
@@ -181,10 +182,8 @@ class ShellSession:
     async def _say(self, messages: list[str | bytes]) -> None:
         if not self._stream.connected:
             return
-        try:
-            await self._socket.drive(_say(messages))
-        except (SocketLost, ClocheError):
-            return  # whoever hears next mends the connection; input is kept
+        with contextlib.suppress(ClocheError):
+            await self._socket.drive(say(messages))  # whoever hears next mends the connection; input is kept
 
 
 def _message_of(lost: SocketLost) -> str:
@@ -193,10 +192,6 @@ def _message_of(lost: SocketLost) -> str:
         return plain(str(json.loads(lost.reason)["message"]))
     except (ValueError, KeyError, TypeError):
         return "the sandbox was put to rest"
-
-
-def _say(messages: list[str | bytes]) -> SocketFlow[None]:
-    yield Say(messages)
 
 
 def _shut() -> SocketFlow[None]:

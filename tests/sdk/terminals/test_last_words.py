@@ -1,0 +1,81 @@
+"""What the other side said before it left is heard, although nothing can be sent to it any more.
+
+`cloche shell` ended with "the terminal closed the connection", without the last output and the exit code: its
+acknowledgement of earlier output was due just when the program ended.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+import pytest
+
+from cloche._attachment import AttachmentFlows, Where
+from cloche._patience import Patience
+from cloche._socket import Hear, Say, SocketFlow, SocketLost
+from cloche.cli._own_terminal import OwnTerminal
+from cloche.cli._shell_session import ShellSession
+from cloche.models.terminals import Exit, TerminalExit, Welcome
+from cloche.terminal_frames import FrameType, encode_frame
+
+T = TypeVar("T")
+
+WELCOME = Welcome(
+    epoch="e", mode="replay", start=0, live_from=0, cols=80, rows=24, lost=0, alive=True, role="controller", in_off=0
+).model_dump_json()
+FIRST = encode_frame(FrameType.OUTPUT, 0, b"first ")
+LAST = encode_frame(FrameType.OUTPUT, 6, b"last\n")
+EXIT = Exit(off=11, code=7, signal=None).model_dump_json()
+LEFT = SocketLost(1000, "the program ended")
+
+
+class Leaving:
+    """A socket whose other side is quiet after "first", and then says "last" and the exit and leaves. The client does not
+    look before it has something to send."""
+
+    def __init__(self) -> None:
+        self.incoming: list[str | bytes | None] = [WELCOME, FIRST, None, LAST, EXIT]
+
+    @property
+    def gone(self) -> bool:
+        return len(self.incoming) <= 2
+
+    def carry_out(self, flow: SocketFlow[T]) -> T:
+        outcome: object = None
+        failure: Exception | None = None
+        while True:
+            try:
+                step = flow.send(outcome) if failure is None else flow.throw(failure)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            lost = isinstance(step, Say) and step.messages and self.gone
+            lost = lost or (isinstance(step, Hear) and not self.incoming)
+            failure = LEFT if lost else None
+            outcome = self.incoming.pop(0) if isinstance(step, Hear) and not lost else None
+
+    async def drive(self, flow: SocketFlow[T]) -> T:
+        return self.carry_out(flow)
+
+
+@pytest.mark.parametrize("busy", ["reads", "sends", "resizes"])
+def test_by_an_attachment(busy: str) -> None:
+    socket = Leaving()
+    flows = AttachmentFlows(Where("ws://guest", {}), Patience(0))
+    socket.carry_out(flows._begin())
+    assert socket.carry_out(flows._read()) == b"first "
+    if busy != "reads":
+        assert socket.incoming.pop(0) is None  # the acknowledgement is not what meets the end
+        socket.carry_out(flows._send("x") if busy == "sends" else flows._resize(100, 30))
+    assert socket.carry_out(flows._read()) == b"last\n"
+    assert socket.carry_out(flows._read()) == b"", "the end"
+    assert flows.exit == TerminalExit(code=7)
+
+
+async def test_by_a_shell(tmp_path: os.PathLike[str]) -> None:
+    screen = os.open(os.path.join(tmp_path, "screen"), os.O_RDWR | os.O_CREAT)
+    session = ShellSession(Where("ws://guest", {}), OwnTerminal(0, screen), rouse=lambda: pytest.fail("not at rest"))
+    session._socket = Leaving()  # type: ignore[assignment]
+    assert await session._talk() == TerminalExit(code=7)
+    assert b"first last\n" in os.pread(screen, 1000, 0)
+    os.close(screen)
