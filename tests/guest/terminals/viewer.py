@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import re
 import time
@@ -30,8 +29,6 @@ class Viewer:
         self.url = url
         self.headers = headers
         self.size: dict[str, Any] = size
-        self.window: int | None = None
-        """Of the next connections: so much is sent ahead at most."""
         self.stream = TerminalStream(client)
         self.received = bytearray()
         self.position = 0
@@ -59,8 +56,7 @@ class Viewer:
         )
         self.socket = self.stack.enter_context(connection)
         self.close_code = None
-        hello = json.loads(self.stream.hello(**self.size))
-        self.socket.send(json.dumps(hello if self.window is None else {**hello, "window": self.window}))
+        self.socket.send(self.stream.hello(**self.size))
         while not self.stream.connected and self.pump(TIMEOUT_S):
             pass
 
