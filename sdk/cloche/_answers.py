@@ -9,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from cloche.errors import ClocheError, ConnectionFailed, ErrorBody, GuestFault, InvalidRequest, error_from_body
+from cloche.errors import (
+    ClocheError,
+    ConnectionFailed,
+    ErrorBody,
+    GuestFault,
+    InvalidRequest,
+    Unauthenticated,
+    error_from_body,
+)
 from cloche.models import Event
 
 T = TypeVar("T")
@@ -24,11 +33,12 @@ NOT_CLOCHE_HINT = "check CLOCHE_URL; a proxy in between may also have answered"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One complete HTTP answer."""
+    """One complete HTTP answer. ``key_file``: where the key of its request was found."""
 
     status: int
     body: bytes
     request_id: str | None = None
+    key_file: Path | None = None
 
 
 def model_parser(model: type[M]) -> Callable[[bytes], M]:
@@ -69,7 +79,13 @@ def error_of(answer: Answer) -> ClocheError:
             details={"status": answer.status},
             request_id=answer.request_id,
         )
-    return error_from_body(body)
+    error = error_from_body(body)
+    if isinstance(error, Unauthenticated) and answer.key_file is not None:
+        error.hint = (
+            f"the key is from {answer.key_file}, which is another server's then:"
+            " set CLOCHE_DATA_DIR to this server's, or CLOCHE_API_KEY"
+        )
+    return error
 
 
 def data_of(event: Event, model: type[M]) -> M:

@@ -28,11 +28,12 @@ ReadText = Callable[[Path], str]
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Where to connect. The key is kept out of ``repr``."""
+    """Where to connect. The key is kept out of ``repr``. ``key_file``: what it was read from."""
 
     url: str
     api_key: str | None = field(repr=False)
     is_loopback: bool
+    key_file: Path | None = None
 
 
 def load_config(url: str | None, api_key: str | None, environ: Mapping[str, str], read_text: ReadText) -> Config:
@@ -44,12 +45,14 @@ def load_config(url: str | None, api_key: str | None, environ: Mapping[str, str]
     """
     chosen_url = (url or environ.get("CLOCHE_URL") or DEFAULT_URL).rstrip("/")
     loopback = is_loopback(host_of(chosen_url))
-    key = api_key or environ.get("CLOCHE_API_KEY") or (find_key(environ, read_text) if loopback else None)
-    if key is None:
+    key, file = api_key or environ.get("CLOCHE_API_KEY"), None
+    if not key and loopback:
+        key, file = find_key(environ, read_text)
+    if not key:
         raise Unauthenticated(f"no API key for {chosen_url}", hint=_how_to_give_a_key(loopback, environ))
     if not (key.isascii() and key.isprintable()):
         raise InvalidRequest("the API key has characters that no key has", hint="look for a stray line break in it")
-    return Config(chosen_url, key, loopback)
+    return Config(chosen_url, key, loopback, file)
 
 
 def host_of(url: str) -> str:
@@ -75,16 +78,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def find_key(environ: Mapping[str, str], read_text: ReadText) -> str | None:
-    """The first key file that can be read and is not empty."""
-    for directory in data_dirs(environ):
+def find_key(environ: Mapping[str, str], read_text: ReadText) -> tuple[str | None, Path | None]:
+    """What the first key file holds that can be read and is not empty, and which that is."""
+    for file in (directory / KEY_FILE for directory in data_dirs(environ)):
         try:
-            key = read_text(directory / KEY_FILE).strip()
+            key = read_text(file).strip()
         except (OSError, UnicodeDecodeError):
             continue
         if key:
-            return key
-    return None
+            return key, file
+    return None, None
 
 
 def data_dirs(environ: Mapping[str, str]) -> list[Path]:

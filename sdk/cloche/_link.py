@@ -118,7 +118,9 @@ class _LinkBase:
 
     def _answer(self, response: httpx.Response) -> Answer:
         self._reached = True
-        return Answer(response.status_code, response.content, response.headers.get("X-Request-Id"))
+        return Answer(
+            response.status_code, response.content, response.headers.get("X-Request-Id"), self._config.key_file
+        )
 
     def _raise(self, error: Exception, bound_s: float) -> NoReturn:
         if isinstance(error, ClocheError):

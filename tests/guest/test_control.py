@@ -129,6 +129,9 @@ def test_without_stdin_input_raises_at_once(shared: Context) -> None:
     for code in ("input()", "import getpass\ngetpass.getpass()"):
         run = shared.run(code)
         assert run["error"]["name"] == "StdinNotImplementedError"
+        assert run["error"]["value"].startswith(
+            f"{code.splitlines()[-1].split('.')[-1]} was called, and nobody can answer"
+        )
         assert shared.value("'next'") == "'next'"
 
 

@@ -36,6 +36,8 @@ def test_on_loopback_the_servers_first_key_is_found() -> None:
     read = files({"/home/u/.local/share/cloche/admin.key": "from-file\n"})
     config = load_config(None, None, {"HOME": "/home/u"}, read)
     assert (config.url, config.api_key, config.is_loopback) == ("http://127.0.0.1:8720", "from-file", True)
+    assert config.key_file == Path("/home/u/.local/share/cloche/admin.key")
+    assert load_config(None, "given", {"HOME": "/home/u"}, read).key_file is None
 
 
 def test_the_users_own_data_directory_may_be_elsewhere() -> None:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ipykernel.ipkernel import IPythonKernel
 from jupyter_client.session import extract_header
 
+from ._asking import AskingKernel
 from ._capture import Capture
 from ._debugger import LateDebugger
 from ._environment import Environment
@@ -26,7 +26,7 @@ from ._threads import follow_cells
 from ._warm_up import without_trace
 
 
-class ClocheKernel(IPythonKernel):
+class ClocheKernel(AskingKernel):
     """ipykernel with precise attribution of output, an environment per run and questions while busy.
 
     Options of one run come in the metadata of its execute_request, under ``cloche``: ``{"env": {name: value}}``; with

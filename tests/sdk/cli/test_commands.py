@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from protocol_app import App, Fault
+from protocol_app import KEY, App, Fault
 
 from cloche.cli._app import ENTRIES
 from cloche.cli._files import CloneScreen
@@ -176,6 +176,21 @@ def test_a_wrong_key_is_one_line(run_cloche, monkeypatch: pytest.MonkeyPatch) ->
     done = run_cloche("ls")
     assert (done.code, done.err.count("\n")) == (3, 1)
     assert "unauthenticated" in done.err
+    assert "admin.key" not in done.err, "it came from no file"
+
+
+def test_a_key_of_another_servers_file_names_the_file(
+    run_cloche, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CLOCHE_API_KEY")
+    monkeypatch.setenv("CLOCHE_DATA_DIR", str(tmp_path))
+    (tmp_path / "admin.key").write_text(KEY)
+    assert run_cloche("ls").code == 0
+    (tmp_path / "admin.key").write_text("clk_of_another_server")
+    done = run_cloche("ls")
+    assert done.code == 3
+    assert f"the key is from {tmp_path}/admin.key" in done.err
+    assert "CLOCHE_DATA_DIR" in done.err
 
 
 def test_no_server_is_one_line(run_cloche) -> None:
