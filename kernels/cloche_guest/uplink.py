@@ -170,18 +170,21 @@ class Uplink:
             self._close_streams()
             await server.close_all_connections()
 
-    def close_all(self) -> None:
-        """Close every connection to the server, whatever is under way on it, and dial none for `QUIET_S`."""
+    def close_all(self, last: iostream.IOStream | None = None) -> None:
+        """Close every connection to the server, whatever is under way on it, and dial none for `QUIET_S`. The server knows
+        that none is left when it sees the end of ``last``: there may be others that it has let go of, or not heard of."""
         self._quiet_until = time.monotonic() + QUIET_S
         self._pauses.be_eager()
-        self._close_streams()
+        self._close_streams(last)
         if self._server is not None:
             self._server.changed.set()
 
-    def _close_streams(self) -> None:
+    def _close_streams(self, last: iostream.IOStream | None = None) -> None:
         self._close_carried()
-        for stream in list(self._streams):
+        for stream in [stream for stream in self._streams if stream is not last]:
             stream.close()
+        if last is not None:
+            last.close()
 
     async def _dial(self, server: UplinkServer) -> bool:
         """True: it worked, and another may be dialled at once."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -110,3 +112,28 @@ def test_bad_settings_end_the_guest_with_words(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert "127.0.0.1:PORT" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+async def test_the_connection_that_brought_the_order_to_close_ends_last(
+    hub: Hub, guest: asyncio.subprocess.Process
+) -> None:
+    """So its end says that none is left. One that the server had let go of was still open when the sandbox was saved."""
+    await hub.open()
+    waiting = [await hub.take() for _ in range(4)]
+    await hub.stop_listening()
+    ordering = waiting.pop(2)
+    body = b'{"reason": "fork"}'
+    head = f"POST /v1/uplinks/close HTTP/1.1\r\nHost: guest\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    ordering[1].write(head + body)
+    answer = await asyncio.wait_for(ordering[0].read(), 30)
+    assert b" 204 " in answer.split(b"\r\n")[0]
+    assert [_has_ended(writer) for _, writer in waiting] == [True, True, True]
+
+
+def _has_ended(writer: asyncio.StreamWriter) -> bool:
+    """As the kernel knows it, whatever the loop has read."""
+    with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as look:
+        try:
+            return look.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tornado.http1connection import HTTP1Connection
+
 from cloche.errors import Conflict
 from cloche.models.guest import EndAll, Identity, Preload, UplinksClose, VariablesAsked
 from cloche_guest.activity import ActivityMeter
@@ -33,8 +35,9 @@ class UplinksCloseHandler(Handler):
         self._terminals.acknowledge_input()
         await asyncio.sleep(0)  # the senders wake up in this turn of the loop, and write
         self.set_status(204)
+        connection = self.request.connection
         await self.finish()
-        self._uplink.close_all()
+        self._uplink.close_all(last=connection.stream if isinstance(connection, HTTP1Connection) else None)
 
 
 class IdentityHandler(Handler):

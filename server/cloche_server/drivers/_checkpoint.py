@@ -13,7 +13,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -82,22 +82,19 @@ def new_directory(directory: Path) -> Iterator[None]:
     except (FileExistsError, FileNotFoundError) as error:
         raise InvalidRequest(f"a checkpoint cannot be made at {directory}: {error.strerror}") from error
     except OSError as error:
-        raise _failure(f"a checkpoint cannot be made at {directory}", str(error)) from error
+        raise failure(f"a checkpoint cannot be made at {directory}", str(error)) from error
     try:
         yield
     except OSError as error:
         shutil.rmtree(directory, ignore_errors=True)
-        raise _failure("the checkpoint could not be written", str(error)) from error
+        raise failure("the checkpoint could not be written", str(error)) from error
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
 
 
-async def run_bounded(
-    argv: Sequence[str], what: str, seconds: float, begun: Callable[[int], None] = lambda _: None
-) -> None:
-    """Run a command to its end; `StorageFull` or `InternalError` with its words when it fails or takes too long. ``begun``
-    is told its pid.
+async def run_bounded(argv: Sequence[str], what: str, seconds: float) -> None:
+    """Run a command to its end; `StorageFull` or `InternalError` with its words when it fails or takes too long.
 
     It is killed when this call is cancelled, and when this process dies.
     """
@@ -109,19 +106,23 @@ async def run_bounded(
         start_new_session=True,
         env=launcher_environment(),
     )
-    begun(process.pid)
     try:
         async with asyncio.timeout(seconds):
             words = (await process.communicate())[1].decode(errors="replace").strip()
     except TimeoutError:
-        raise InternalError(f"{what} took more than {seconds:.0f} s and was stopped", hint="try again") from None
+        raise took_too_long(what, seconds) from None
     finally:
         await kill_and_drain(process)
     if process.returncode != 0:
-        raise _failure(f"{what} failed", words or f"it ended with {process.returncode}")
+        raise failure(f"{what} failed", words or f"it ended with {process.returncode}")
 
 
-def _failure(what: str, words: str) -> ClocheError:
+def took_too_long(what: str, seconds: float) -> InternalError:
+    return InternalError(f"{what} took more than {seconds:.0f} s and was given up", hint="try again")
+
+
+def failure(what: str, words: str) -> ClocheError:
+    """By the words of who failed."""
     said = words[:MAX_WORDS]
     if any(phrase in words.lower() for phrase in FULL):
         return StorageFull(f"{what}: the disk is full", hint="free some space", details={"output": said})

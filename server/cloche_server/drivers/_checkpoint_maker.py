@@ -97,5 +97,5 @@ class CheckpointMaker:
     async def _save_by_kind(self, sandbox_id: str, directory: Path, *, keep_running: bool) -> float:
         paths, cgroup = self._layout.of(sandbox_id), self._cgroup(sandbox_id)
         if saves_memory(self._runtime):
-            return await save_memory(self._runtime, find_binary(self._runtime), paths, cgroup, directory)
+            return await save_memory(self._runtime, paths, cgroup, directory)
         return await save_disk(paths, cgroup, self._watching.pid(sandbox_id) or 0, directory, go_on=keep_running)

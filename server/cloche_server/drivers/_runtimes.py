@@ -64,17 +64,11 @@ class Runtime(Protocol):
         """The binary, or None when it is not installed."""
 
     def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
-        """The command that starts the sandbox and returns."""
+        """The command that starts the sandbox and returns. With "memory_snapshot" and a checkpoint it makes all of it but
+        its processes, which then come by its `control`."""
 
-    def create_argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
-        """The command that makes all of the sandbox but its processes, and returns. Only with "memory_snapshot"."""
-
-    def restore_argv(self, binary: Path, paths: SandboxPaths, spec: SandboxSpec) -> Sequence[str]:
-        """After `create_argv`: the command that starts it from ``spec.checkpoint`` and returns."""
-
-    def checkpoint_argv(self, binary: Path, paths: SandboxPaths, directory: Path) -> Sequence[str]:
-        """The command that writes memory and files into the directory and lets the sandbox go on, also when it fails.
-        Only with "memory_snapshot" among the capabilities."""
+    def control(self, paths: SandboxPaths) -> Path:
+        """Where a sandbox of a runtime with "memory_snapshot" takes orders, see `_control`."""
 
     def isolation_for(self, spec: SandboxSpec, stage: Stage, first_id: int | None, cgroup_path: str) -> Isolation: ...
 
@@ -83,9 +77,6 @@ class Runtime(Protocol):
 
     def overhead_bytes(self, resources: ResourceLimits) -> int:
         """Memory the runtime itself needs; added to the limit when the sandbox runs, so that the guest gets its all."""
-
-    def has_read_limit(self, command_line: bytes) -> bool:
-        """True for a process of the sandbox that can only be there once the runtime has read the memory limit."""
 
     @property
     def helper(self) -> str:
@@ -118,21 +109,11 @@ class Gvisor:
         return _first_existing(self.binary, PINNED_RUNSC, _which("runsc"))
 
     def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
-        command = (str(binary), *_gvisor_flags(paths, stage))
-        if spec.checkpoint is None:
-            return (*command, *_detached("run", paths), spec.sandbox_id)
-        return (*command, *_detached("restore", paths), f"--image-path={spec.checkpoint}", spec.sandbox_id)
+        command = ("run", "--detach") if spec.checkpoint is None else ("create",)
+        return (str(binary), *_gvisor_flags(paths, stage), *command, *_bundle(paths), spec.sandbox_id)
 
-    def create_argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
-        return (str(binary), *_gvisor_flags(paths, stage), "create", *_bundle(paths), spec.sandbox_id)
-
-    def restore_argv(self, binary: Path, paths: SandboxPaths, spec: SandboxSpec) -> Sequence[str]:
-        flags = ("--platform=systrap", "--network=none", f"--root={paths.runtime}")
-        return (str(binary), *flags, "restore", "--detach", f"--image-path={spec.checkpoint}", spec.sandbox_id)
-
-    def checkpoint_argv(self, binary: Path, paths: SandboxPaths, directory: Path) -> Sequence[str]:
-        flags = ("--leave-running", "--compression=none", f"--image-path={directory}")
-        return (str(binary), f"--root={paths.runtime}", "checkpoint", *flags, paths.home.name)
+    def control(self, paths: SandboxPaths) -> Path:
+        return paths.runtime / f"runsc-{paths.home.name}.sock"
 
     def isolation_for(self, spec: SandboxSpec, stage: Stage, first_id: int | None, cgroup_path: str) -> Isolation:
         return Isolation(
@@ -151,9 +132,6 @@ class Gvisor:
 
     def overhead_bytes(self, resources: ResourceLimits) -> int:
         return GVISOR_BASE_OVERHEAD_BYTES + GVISOR_OVERHEAD_BYTES_PER_PROCESS * resources.max_processes
-
-    def has_read_limit(self, command_line: bytes) -> bool:
-        return b"\0--total-memory" in command_line
 
     def is_helper(self, command_line: bytes, paths: SandboxPaths) -> bool:
         return command_line.startswith(b"runsc-gofer\0") and f"\0--root={paths.runtime}\0".encode() in command_line
@@ -187,15 +165,9 @@ class Runc:
         return _first_existing(self.binary, _which("runc"))
 
     def argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
-        return (str(binary), f"--root={paths.runtime}", *_detached("run", paths), spec.sandbox_id)
+        return (str(binary), f"--root={paths.runtime}", "run", "--detach", *_bundle(paths), spec.sandbox_id)
 
-    def create_argv(self, binary: Path, paths: SandboxPaths, stage: Stage, spec: SandboxSpec) -> Sequence[str]:
-        raise UnsupportedCapability("runc starts at once", hint="memory needs driver gvisor")
-
-    def restore_argv(self, binary: Path, paths: SandboxPaths, spec: SandboxSpec) -> Sequence[str]:
-        raise UnsupportedCapability("runc saves files only", hint="memory needs driver gvisor")
-
-    def checkpoint_argv(self, binary: Path, paths: SandboxPaths, directory: Path) -> Sequence[str]:
+    def control(self, paths: SandboxPaths) -> Path:
         raise UnsupportedCapability("runc saves files only", hint="memory needs driver gvisor")
 
     def isolation_for(self, spec: SandboxSpec, stage: Stage, first_id: int | None, cgroup_path: str) -> Isolation:
@@ -208,10 +180,6 @@ class Runc:
     def overhead_bytes(self, resources: ResourceLimits) -> int:
         """runc itself is gone once the sandbox runs."""
         return 0
-
-    def has_read_limit(self, command_line: bytes) -> bool:
-        """It tells nobody."""
-        return True
 
     def is_helper(self, command_line: bytes, paths: SandboxPaths) -> bool:
         return False
@@ -227,10 +195,6 @@ def _gvisor_flags(paths: SandboxPaths, stage: Stage) -> Sequence[str]:
         f"--overlay2=root:dir={stage.disk}",
         f"--root={paths.runtime}",
     )
-
-
-def _detached(command: str, paths: SandboxPaths) -> Sequence[str]:
-    return (command, "--detach", *_bundle(paths))
 
 
 def _bundle(paths: SandboxPaths) -> Sequence[str]:

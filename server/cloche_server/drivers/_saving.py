@@ -24,10 +24,13 @@ from cloche_server.drivers._checkpoint import (
     DISK,
     allocated_bytes,
     bound_s,
+    failure,
     pause_of,
     run_bounded,
     sync_file_system,
+    took_too_long,
 )
+from cloche_server.drivers._control import ControlFailed, controlling
 from cloche_server.drivers._layout import SandboxPaths
 from cloche_server.drivers._runtimes import Runtime
 from cloche_server.drivers._touching import touch_memory
@@ -36,23 +39,23 @@ DYING_BOUND_S: Final = 2.0
 """A killed process that waits in the kernel for a disk; measured: a few milliseconds."""
 
 
-async def save_memory(runtime: Runtime, binary: Path, paths: SandboxPaths, cgroup: Cgroup, directory: Path) -> float:
-    """The seconds it stood still. A frozen sandbox cannot save itself, so it runs: from the moment when the command asks the
-    runtime, which then lets nothing run, and until it is frozen again right behind the command's end."""
+async def save_memory(runtime: Runtime, paths: SandboxPaths, cgroup: Cgroup, directory: Path) -> float:
+    """The seconds it stood still. A frozen sandbox cannot save itself, so it runs: from the moment when it has its order,
+    and lets nothing run, until it is frozen again right behind its answer."""
     usage = cgroup.usage()
     seconds = bound_s(usage.memory_bytes if usage else 0)
-    begun: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    thawing = asyncio.create_task(_thaw_when_asked(cgroup, begun)) if cgroup.is_frozen() else None
+    was_frozen = cgroup.is_frozen()
     normal_bytes = json.loads(paths.orders.read_text())["memory_bytes"]
     try:
         with cgroup.extra_memory(normal_bytes):
-            argv = runtime.checkpoint_argv(binary, paths, directory)
-            async with _touched(paths):
-                await run_bounded(argv, "saving memory", seconds, begun.set_result)
+            async with _touched(paths), controlling(runtime.control(paths)) as sandbox, asyncio.timeout(seconds):
+                await sandbox.save(directory, cgroup.thaw if was_frozen else lambda: None)
+    except TimeoutError:
+        raise took_too_long("saving memory", seconds) from None
+    except ControlFailed as error:
+        raise failure("saving memory failed", str(error)) from error
     finally:
-        if thawing is not None:
-            thawing.cancel()
-            await asyncio.wait([thawing])
+        if was_frozen:
             with suppress(SandboxNotRunning):
                 await freeze(cgroup)
     return pause_of(directory)
@@ -60,7 +63,7 @@ async def save_memory(runtime: Runtime, binary: Path, paths: SandboxPaths, cgrou
 
 @asynccontextmanager
 async def _touched(paths: SandboxPaths) -> AsyncIterator[None]:
-    """The memory is looked at while the command starts; what is not by the end of the body never is."""
+    """The memory is looked at while the state of the kernel is saved; what is not by the end of the body never is."""
     enough = threading.Event()
     looking = asyncio.create_task(asyncio.to_thread(touch_memory, int(paths.pid.read_text()), enough))
     try:
@@ -68,23 +71,6 @@ async def _touched(paths: SandboxPaths) -> AsyncIterator[None]:
     finally:
         enough.set()
         await asyncio.wait([looking])
-
-
-async def _thaw_when_asked(cgroup: Cgroup, command: asyncio.Future[int]) -> None:
-    """The command takes 20 ms and more before it connects to the runtime."""
-    pid = await command
-    while not _has_a_socket(pid):  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
-    cgroup.thaw()
-
-
-def _has_a_socket(pid: int) -> bool:
-    with suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
-                if os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:"):
-                    return True
-    return False
 
 
 async def save_disk(paths: SandboxPaths, cgroup: Cgroup, pid: int, directory: Path, *, go_on: bool) -> float:

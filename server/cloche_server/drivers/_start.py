@@ -20,7 +20,7 @@ from cloche_server.drivers._cgroup import WORK_BYTES, Cgroup
 from cloche_server.drivers._cgroup_files import EARLY_WEIGHT, MEBIBYTE, NORMAL_WEIGHT
 from cloche_server.drivers._checkpoint import BOUND_PER_GIB_S, DISK, read_record
 from cloche_server.drivers._console import open_first_words, read_console
-from cloche_server.drivers._early import RestoreFailed, restore_when_saved
+from cloche_server.drivers._control import Control, ControlFailed, controlling, until_listening
 from cloche_server.drivers._launch_orders import LaunchOrders, launcher_environment, pick_stage
 from cloche_server.drivers._layout import Layout, SandboxPaths
 from cloche_server.drivers._oci_spec import OPEN_FILES, build_config
@@ -55,36 +55,61 @@ async def start_once(
     spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup, saved: WhenSaved | None = None
 ) -> None:
     """`AttemptFailed`, or `OSError`, `LookupError` or `ValueError` from the preparations, or what ``saved`` raises."""
-    early = saved is not None and not saved.done() and saves_memory(runtime)
-    if saved is not None and not early:
+    with_memory = spec.checkpoint is not None and saves_memory(runtime)
+    if saved is not None and not with_memory:
         await asyncio.shield(saved)
         check_checkpoint(spec, runtime)
     make_directories(layout, layout.of(spec.sandbox_id))
     cgroup.create(runtime.host_limits(spec.resources))
-    write_orders(spec, runtime, layout, cgroup, early=early)
-    if saved is not None and early:
-        await _start_early(spec, runtime, layout.of(spec.sandbox_id), cgroup, saved)
+    write_orders(spec, runtime, layout, cgroup)
+    paths = layout.of(spec.sandbox_id)
+    if with_memory:
+        await _start_with_memory(spec, runtime, paths, cgroup, saved or _saved_long_ago())
     else:
-        await _start_whole(spec, runtime, layout.of(spec.sandbox_id), cgroup)
+        await _launch(paths, cgroup, runtime_bound_s(spec))
+        cgroup.raise_memory(memory_limit(spec, runtime))
 
 
-async def _start_early(
+async def _start_with_memory(
     spec: SandboxSpec, runtime: Runtime, paths: SandboxPaths, cgroup: Cgroup, saved: WhenSaved
 ) -> None:
-    limit = memory_limit(spec, runtime)
-
-    def bound_s() -> float:
-        check_checkpoint(spec, runtime)
-        return runtime_bound_s(spec)
-
-    with _stepping_back(cgroup, saved):
-        await _launch(paths, cgroup, RUNTIME_BOUND_S)
-    cgroup.raise_memory(limit + WORK_BYTES)
+    """All of it but its processes is made at once, also before everything is saved. The runtime's command needs 15 ms to end
+    after that, which are not waited for. A runtime tells its guest the limit it finds when it starts, so the allowance for itself
+    comes later; but a guest that filled its memory before it was saved needs it while it is restored."""
+    limit, control = memory_limit(spec, runtime), runtime.control(paths)
+    making = asyncio.create_task(_launch(paths, cgroup, RUNTIME_BOUND_S))
     try:
-        await restore_when_saved(paths, runtime.restore_argv(find_binary(runtime), paths, spec), saved, bound_s)
-    except RestoreFailed as failure:
-        raise AttemptFailed(str(failure), failure.output or read_console(paths)) from failure
+        with _stepping_back(cgroup, saved):
+            await until_listening(control, making)
+        cgroup.raise_memory(limit + WORK_BYTES)
+        async with controlling(control) as sandbox:
+            await sandbox.add_loopback()
+            await asyncio.shield(saved)
+            check_checkpoint(spec, runtime)
+            await _restore(spec, paths, sandbox)
+        await making
+    finally:
+        making.cancel()
+        await asyncio.gather(making, return_exceptions=True)
     cgroup.settle_memory(limit)
+
+
+async def _restore(spec: SandboxSpec, paths: SandboxPaths, sandbox: Control) -> None:
+    assert spec.checkpoint is not None
+    seconds = runtime_bound_s(spec)
+    try:
+        async with asyncio.timeout(seconds):
+            await sandbox.restore(spec.checkpoint)
+    except TimeoutError:
+        raise AttemptFailed(f"no sandbox after {seconds:.0f} s", read_console(paths)) from None
+    except ControlFailed as failure:
+        raise AttemptFailed("the runtime could not restore it", str(failure)) from failure
+
+
+def _saved_long_ago() -> WhenSaved:
+    done: WhenSaved = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
 
 
 @contextmanager
@@ -107,18 +132,6 @@ def _stepping_back(cgroup: Cgroup, saved: WhenSaved) -> Iterator[None]:
         normal()
 
 
-async def _start_whole(spec: SandboxSpec, runtime: Runtime, paths: SandboxPaths, cgroup: Cgroup) -> None:
-    limit = memory_limit(spec, runtime)
-    raising = asyncio.create_task(_raise_in_time(runtime, cgroup, limit + WORK_BYTES)) if spec.checkpoint else None
-    try:
-        await _launch(paths, cgroup, runtime_bound_s(spec))
-    finally:
-        if raising is not None:
-            raising.cancel()
-            await asyncio.wait([raising])
-    cgroup.settle_memory(limit) if spec.checkpoint else cgroup.raise_memory(limit)
-
-
 def memory_limit(spec: SandboxSpec, runtime: Runtime) -> int:
     """Of the cgroup of a running sandbox."""
     return spec.resources.memory_mb * MEBIBYTE + runtime.overhead_bytes(spec.resources)
@@ -131,15 +144,6 @@ def runtime_bound_s(spec: SandboxSpec) -> float:
     sizes = {file.name: file.stat().st_size for file in spec.checkpoint.iterdir()}
     state_mb, all_gib = sizes.get(KERNEL_STATE, 0) / MEBIBYTE, sum(sizes.values()) / (1024 * MEBIBYTE)
     return RUNTIME_BOUND_S + RESTORE_BOUND_PER_STATE_MB_S * state_mb + BOUND_PER_GIB_S * all_gib
-
-
-async def _raise_in_time(runtime: Runtime, cgroup: Cgroup, memory_bytes: int) -> None:
-    """A runtime tells its guest the limit it finds when it starts, so the allowance for itself comes later. But a guest
-    that filled its memory before it was saved needs the allowance while it is restored."""
-    while not any(runtime.has_read_limit(command_line(pid)) for pid in cgroup.pids()):  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
-    with suppress(OSError):  # it was destroyed meanwhile
-        cgroup.raise_memory(memory_bytes)
 
 
 def command_line(pid: int) -> bytes:
@@ -155,9 +159,8 @@ def make_directories(layout: Layout, paths: SandboxPaths) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
-def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup, *, early: bool = False) -> None:
-    """The bundle's configuration and the launcher's orders. Takes a range of ids when the runtime needs one. ``early``:
-    no process of the sandbox is started yet."""
+def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup) -> None:
+    """The bundle's configuration and the launcher's orders. Takes a range of ids when the runtime needs one."""
     paths = layout.of(spec.sandbox_id)
     binary = find_binary(runtime)
     rootfs, uplink = spec.rootfs.resolve(strict=True), spec.uplink_directory.resolve(strict=True)
@@ -181,7 +184,7 @@ def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cg
         console=str(paths.console),
         first_id=first_id,
         memory_bytes=memory_limit(spec, runtime),
-        argv=(runtime.create_argv if early else runtime.argv)(binary, paths, stage, spec),
+        argv=runtime.argv(binary, paths, stage, spec),
         disk_source=saved_disk(spec),
         timer_slack_ns=runtime.timer_slack_ns,
         volume_targets=[volume.target for volume in spec.volumes_in_order],

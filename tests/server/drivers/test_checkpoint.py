@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -23,8 +24,9 @@ from cloche.errors import (
     StorageFull,
     UnsupportedCapability,
 )
-from cloche_server.drivers import Checkpoint, OciDriver, RunState, open_drivers
+from cloche_server.drivers import Checkpoint, OciDriver, RunState
 from cloche_server.drivers._checkpoint import read_record
+from cloche_server.drivers._control import Control, ControlFailed
 
 from .harness import NOTHING, Limits, Sandbox, Uplink, make_spec, new_id, running, traces
 
@@ -50,7 +52,7 @@ def beat(sandbox: Sandbox) -> tuple[str, int]:
 
 
 def next_beat(sandbox: Sandbox, last: tuple[str, int]) -> tuple[str, int]:
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 60
     while (found := beat(sandbox))[1] <= last[1]:
         assert time.monotonic() < ends, f"it stands still at {found}"
     return found
@@ -98,10 +100,11 @@ def test_files_are_there_in_the_copy_and_neither_sees_the_others_changes(
         "import os; p = '/workspace/f'; open(p, 'w').write('saved'); os.chown(p, 1000, 1000); os.chmod(p, 0o640)\n"
         "os.remove('/etc/motd'); open('/workspace/hole', 'w').truncate(1 << 22)"
     )
+    began = time.monotonic()
     done = save(source, scratch / "saved")
     assert done.files
     assert done.size_bytes > 0
-    assert 0 < done.pause_s < 5
+    assert 0 < done.pause_s < time.monotonic() - began
     source.check("open('/workspace/f', 'w').write('source')")
     with restored(source, rootfs, scratch / "copy", scratch / "saved") as copy:
         look = (
@@ -342,13 +345,12 @@ def test_memory_of_another_processor_is_refused_with_what_is_missing(
     drivers: dict[str, OciDriver], roots: Path, rootfs: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the runtime's words, and once: a second try would say the same."""
-    real = drivers["gvisor"]._runtime.find()
-    other = scratch / "runsc"
-    said = "restoring container: loading: missing features: avx512f avx512bw"
-    other.write_text(f'#!/bin/sh\ncase "$*" in *" restore "*) echo "{said}" >&2; exit 128;; esac\nexec {real} "$@"\n')
-    other.chmod(0o755)
-    monkeypatch.setenv("CLOCHE_RUNSC", str(other))
-    driver = open_drivers(roots / "data", roots / "run")["gvisor"]
+
+    async def refuse(_sandbox: Control, _directory: Path) -> None:
+        raise ControlFailed("loading: missing features: avx512f avx512bw")
+
+    monkeypatch.setattr(Control, "restore", refuse)
+    driver = drivers["gvisor"]
     with running(driver, rootfs, scratch / "source") as source:
         save(source, scratch / "saved")
         spec = make_spec(new_id(), rootfs, source.uplink.directory, checkpoint=scratch / "saved")
@@ -357,25 +359,23 @@ def test_memory_of_another_processor_is_refused_with_what_is_missing(
         assert caught.value.details["reason"] == "other_processor"
         assert traces(spec.sandbox_id, roots) == NOTHING
         assert source.check("print('alive')") == "alive"
-    driver.close()
 
 
 def test_a_runtime_that_hangs_is_bounded(
-    drivers: dict[str, OciDriver], roots: Path, rootfs: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    drivers: dict[str, OciDriver], rootfs: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = drivers["gvisor"]._runtime.find()
-    hanging = scratch / "runsc"
-    hanging.write_text(f'#!/bin/sh\ncase "$*" in *" checkpoint "*) exec sleep 1000;; esac\nexec {real} "$@"\n')
-    hanging.chmod(0o755)
-    monkeypatch.setenv("CLOCHE_RUNSC", str(hanging))
+    driver = drivers["gvisor"]
     monkeypatch.setattr("cloche_server.drivers._checkpoint.BOUND_S", 0.3)
-    driver = open_drivers(roots / "data", roots / "run")["gvisor"]
     with running(driver, rootfs, scratch / "source") as source:
-        with pytest.raises(InternalError, match="took more than"):
-            asyncio.run(driver.checkpoint(source.id, scratch / "saved", keep_running=True))
+        kernel = int(driver._layout.of(source.id).pid.read_text())
+        os.kill(kernel, signal.SIGSTOP)
+        try:
+            with pytest.raises(InternalError, match="took more than"):
+                asyncio.run(driver.checkpoint(source.id, scratch / "saved", keep_running=True))
+        finally:
+            os.kill(kernel, signal.SIGCONT)
         assert not (scratch / "saved").exists()
         assert source.check("print('alive')") == "alive"
-    driver.close()
 
 
 LONG_S = 60.0

@@ -258,8 +258,9 @@ def _nothing_soon(sandbox_id: str, roots: Path) -> None:
     assert found == NOTHING
 
 
+@pytest.mark.parametrize("driver", ["runc"], indirect=True)
 def test_kill_9_of_the_command_that_saves(driver: OciDriver, source: Sandbox, scratch: Path) -> None:
-    """Some of the points kill, the others come too late; both outcomes are whole ones."""
+    """gVisor saves itself. Some of the points kill, the others come too late; both outcomes are whole ones."""
     outcomes: set[str] = set()
     delays = [0.003 * turn for turn in range(KILL_POINTS)]
     for turn, delay_s in enumerate(delays + [0.0] * AGAIN):
