@@ -19,7 +19,8 @@ from typing import Final
 from cloche.models.ports import PortHolder
 
 BOUND_S: Final = 2.0
-"""For one search: a sandbox may be full of processes with thousands of descriptors. What is not found by then has no name."""
+"""Of processor time for one search: a sandbox may be full of processes with thousands of descriptors. What is not found by
+then has no name. On a machine that is busy with much else the same search takes longer, and finds the same."""
 
 MAX_COMMAND: Final = 1000
 
@@ -31,9 +32,9 @@ def find_holders(inodes: Set[int]) -> dict[int, PortHolder]:
     """Inode -> the process with the lowest id that has it."""
     missing = set(inodes)
     found: dict[int, PortHolder] = {}
-    end = time.monotonic() + BOUND_S
+    end = time.thread_time() + BOUND_S
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
-        if not missing or time.monotonic() > end:
+        if not missing or time.thread_time() > end:
             break
         held = missing & set(sockets_of(pid))
         if held:
