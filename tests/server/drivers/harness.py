@@ -62,7 +62,7 @@ class Uplink:
         self._listener.settimeout(timeout_s)
         self._listener.accept()[0].close()
 
-    def accept(self, timeout_s: float = 30) -> tuple[socket.socket, object]:
+    def accept(self, timeout_s: float = 60) -> tuple[socket.socket, object]:
         """The next dial, held open."""
         self._listener.settimeout(timeout_s)
         return self._listener.accept()
@@ -93,10 +93,10 @@ class Sandbox:
     uplink: Uplink
     id: str = field(default_factory=new_id)
 
-    def run(self, code: str, *, user: bool = False, timeout_s: float = 30) -> Outcome:
+    def run(self, code: str, *, user: bool = False, timeout_s: float = 120) -> Outcome:
         return self.uplink.ask({"code": code, "user": user, "timeout_s": timeout_s}, timeout_s + 10)
 
-    def check(self, code: str, *, user: bool = False, timeout_s: float = 30) -> str:
+    def check(self, code: str, *, user: bool = False, timeout_s: float = 120) -> str:
         """Output of a program that must succeed."""
         outcome = self.run(code, user=user, timeout_s=timeout_s)
         assert outcome.code == 0, outcome
@@ -145,18 +145,39 @@ def traces(sandbox_id: str, *roots: Path) -> Traces:
         mounts=frozenset(line for line in _all_mounts() if sandbox_id in line),
         loops=frozenset(text for text in _loops() if sandbox_id in text),
         cgroups=frozenset(str(path) for path in Path("/sys/fs/cgroup").glob(f"*/cloche/{sandbox_id}")),
-        files=frozenset(str(path) for root in roots for path in root.rglob(f"*{sandbox_id}*"))
-        | _slots(sandbox_id, roots),
+        files=frozenset(str(path) for path in _all_files(roots) if sandbox_id in path.name) | _slots(sandbox_id, roots),
         processes=frozenset(line for line in _command_lines() if sandbox_id in line),
     )
+
+
+HELD = """
+import os, socket
+server = socket.socket(socket.AF_UNIX)
+server.connect('/run/cloche/uplink.sock')
+print('bye', flush=True)
+server.recv(1)
+os._exit(7)
+"""
+"""A guest that ends, with 7, when its uplink is closed."""
 
 
 NOTHING = Traces(*[frozenset()] * 5)
 
 
 def _slots(sandbox_id: str, roots: tuple[Path, ...]) -> frozenset[str]:
-    links = (link for root in roots for link in root.rglob("ids/*") if link.is_symlink())
-    return frozenset(str(link) for link in links if os.readlink(link) == sandbox_id)
+    found = set()
+    for link in (path for path in _all_files(roots) if path.parent.name == "ids"):
+        with suppress(OSError):  # it is given back at this moment
+            if os.readlink(link) == sandbox_id:
+                found.add(str(link))
+    return frozenset(found)
+
+
+def _all_files(roots: tuple[Path, ...]) -> Iterator[Path]:
+    """And directories. They may be removed meanwhile: pathlib's own search fails then."""
+    for root in roots:
+        for directory, names, files in os.walk(root):
+            yield from (Path(directory, name) for name in (*names, *files))
 
 
 def _all_mounts() -> Iterator[str]:

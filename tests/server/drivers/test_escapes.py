@@ -266,9 +266,9 @@ def test_12_vsock_and_raw_sockets_are_refused_everywhere(shared: Sandbox) -> Non
 
 def test_abstract_sockets_of_the_host_are_out_of_reach(shared: Sandbox) -> None:
     with __import__("socket").socket(1) as listener:
-        listener.bind("\0cloche-canary")
+        listener.bind(f"\0cloche-canary-{shared.id}")
         listener.listen()
-        code = "print(errno_of(socket.socket(1).connect, '\\0cloche-canary'))"
+        code = f"print(errno_of(socket.socket(1).connect, '\\0cloche-canary-{shared.id}'))"
         assert probe(shared, code) == "ECONNREFUSED"
 
 

@@ -13,7 +13,7 @@ import pytest
 from cloche.errors import SandboxNotRunning, SandboxStartFailed
 from cloche_server.drivers import ExitReason, OciDriver, RunState, SandboxSpec, open_drivers
 
-from .harness import NOTHING, Sandbox, Uplink, make_spec, new_id, running, traces
+from .harness import HELD, NOTHING, Limits, Sandbox, Uplink, make_spec, new_id, running, traces
 
 
 def test_a_started_sandbox_runs_is_listed_and_measured(shared: Sandbox) -> None:
@@ -21,7 +21,7 @@ def test_a_started_sandbox_runs_is_listed_and_measured(shared: Sandbox) -> None:
         assert (await shared.driver.inspect(shared.id)).state is RunState.RUNNING
         assert shared.id in await shared.driver.list()
         usage = await shared.driver.usage(shared.id)
-        assert 1 << 20 < usage.memory_bytes <= usage.memory_peak_bytes < 256 << 20
+        assert 1 << 20 < usage.memory_bytes <= usage.memory_peak_bytes < 2 * Limits.memory_mb << 20
         assert usage.cpu_seconds > 0
         assert usage.pids >= 1
 
@@ -49,14 +49,14 @@ def test_loopback_is_up_and_the_only_interface(shared: Sandbox) -> None:
     names = shared.check("print(*[l.split(':')[0].strip() for l in open('/proc/net/dev').readlines()[2:]])")
     assert names == "lo"
     echo = (
-        "import socket; s=socket.create_server(('127.0.0.1',0)); c=socket.create_connection(s.getsockname(), 2);"
+        "import socket; s=socket.create_server(('127.0.0.1',0)); c=socket.create_connection(s.getsockname(), 60);"
         "c.sendall(b'up'); print(s.accept()[0].recv(9).decode())"
     )
     assert shared.check(echo, user=True) == "up"
     outside = """
 import socket
 try:
-    socket.create_connection(('192.0.2.1', 80), 3)
+    socket.create_connection(('192.0.2.1', 80), 60)
 except OSError as error:
     print(error.errno)
 """
@@ -88,13 +88,22 @@ except OSError as error:
 
 def test_an_exit_is_seen_at_once_with_its_code(driver: OciDriver, rootfs: Path, scratch: Path) -> None:
     async def end() -> None:
-        spec = make_spec(new_id(), rootfs, scratch, guest_argv=("/bin/sh", "-c", "echo bye; sleep 0.6; exit 7"))
-        await driver.start(spec)
-        status = await asyncio.wait_for(driver.wait_exit(spec.sandbox_id), 30)
-        assert (status.state, status.reason, status.exit_code) == (RunState.EXITED, ExitReason.EXIT, 7)
-        assert "bye" in status.output
-        await driver.destroy(spec.sandbox_id)
-        assert (await driver.inspect(spec.sandbox_id)).state is RunState.UNKNOWN
+        with running_async(driver, rootfs, scratch, guest_argv=("/usr/bin/python3", "-uIc", HELD)) as (
+            spec,
+            start,
+            uplink,
+        ):
+            await start
+            connection, _ = await asyncio.to_thread(uplink.accept)
+            waiting = asyncio.create_task(driver.wait_exit(spec.sandbox_id))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            connection.close()
+            status = await asyncio.wait_for(waiting, 60)
+            assert (status.state, status.reason, status.exit_code) == (RunState.EXITED, ExitReason.EXIT, 7)
+            assert "bye" in status.output
+            await driver.destroy(spec.sandbox_id)
+            assert (await driver.inspect(spec.sandbox_id)).state is RunState.UNKNOWN
 
     asyncio.run(end())
 
@@ -223,7 +232,7 @@ def test_what_is_written_to_the_console_is_bounded_and_never_blocks(
             uplink,
         ):
             await start
-            await asyncio.to_thread(uplink.wait_for_dial, 30)
+            await asyncio.to_thread(uplink.wait_for_dial, 60)
             text = await driver.console(spec.sandbox_id)
             assert (await driver.inspect(spec.sandbox_id)).state is RunState.RUNNING
             await driver.destroy(spec.sandbox_id)
