@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
-from cloche import Attachment, Client, NotFound, Sandbox, Stale
+from cloche import Attachment, Client, NotFound, Sandbox, Stale, WaitTimeout
 
 from .server_process import ServerProcess
 
@@ -26,6 +28,16 @@ def sandbox(client: Client) -> Iterator[Sandbox]:
 def roll_back_elsewhere(client: Client, sandbox: Sandbox, snapshot: str) -> None:
     """By another client, so that the handle here does not know."""
     Sandbox.connect(sandbox.id, client=client).restore(snapshot)
+
+
+def until_taken(shell: Attachment) -> None:
+    """Until it is known to have arrived what was typed. Who still has something to deliver comes back by itself; who has not
+    was told once that the sandbox was put to rest."""
+    deadline = time.monotonic() + 60
+    while shell._stream.has_input:
+        assert time.monotonic() < deadline
+        with suppress(WaitTimeout):
+            shell.read(timeout_s=0.1)
 
 
 def type_and_look(shell: Attachment, text: str) -> None:
@@ -65,6 +77,7 @@ def test_a_terminal_made_after_the_snapshot_is_gone_with_its_life(client: Client
     with terminal.attach() as shell:
         shell.send("echo $((40+2))\n")
         shell.expect("42")
+        until_taken(shell)
         roll_back_elsewhere(client, sandbox, saved.id)
         with pytest.raises(Stale):
             shell.expect("never", timeout_s=60)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from cloche.errors import ClocheError, ConnectionFailed, SandboxNotRunning, Unauthenticated
-from cloche.models import Role
+from cloche.models import Role, SandboxState
 from cloche.models.terminals import CLOSE_ASLEEP, CLOSE_NOT_ALLOWED
 from cloche.terminal_frames import SUBPROTOCOL
 from cloche_server.http._base import BaseHandler
@@ -102,7 +102,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
             self._close(self._guest.close_code, printable(self._guest.close_reason))
         except ClocheError as error:
             why = self.why_cut(error, self._sandbox_id)
-            self._fail(CLOSE_ASLEEP if isinstance(why, SandboxNotRunning) else 1011, why)
+            self._fail(CLOSE_ASLEEP if _sleeps(why) else 1011, why)
         except WebSocketClosedError:
             pass
 
@@ -155,6 +155,11 @@ class SocketHandler(BaseHandler, WebSocketHandler):
     def _close(self, code: int, reason: str) -> None:
         allowed = code in _SENDABLE or 3000 <= code < 5000
         self.close(code if allowed else 1011, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+
+
+def _sleeps(why: ClocheError) -> bool:
+    """One that is rolled back runs again by itself: who comes back is told, once it does, that this is another life."""
+    return isinstance(why, SandboxNotRunning) and why.details.get("state") != SandboxState.RESTORING
 
 
 def _suffix(query: Query) -> str:
