@@ -192,15 +192,16 @@ class AttachmentFlows:
                 )
 
     def _resize(self, cols: int, rows: int) -> SocketFlow[None]:
-        """Take control, and give the terminal this size."""
+        """Take control, and give the terminal this size. One whose program has ended stays as it is."""
         self._where = Where(self._where.url, self._where.headers, cols, rows)
         messages: list[str | bytes] = [TakeControl().model_dump_json(), Resize(cols=cols, rows=rows).model_dump_json()]
-        try:
-            yield Say(messages)
-        except SocketLost:
-            yield from self._hear_the_rest()
-            if not self._is_over:
+        while not self._is_over:
+            try:
                 yield Say(messages)
+            except SocketLost:
+                yield from self._hear_the_rest()
+            else:
+                return
 
     def _wait(self, timeout_s: float | None = None) -> SocketFlow[TerminalExit]:
         """Read, and throw away, all output until the program ends.

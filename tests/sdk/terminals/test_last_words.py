@@ -70,6 +70,7 @@ def test_by_an_attachment(busy: str) -> None:
     assert socket.carry_out(flows._read()) == b"last\n"
     assert socket.carry_out(flows._read()) == b"", "the end"
     assert flows.exit == TerminalExit(code=7)
+    socket.carry_out(flows._resize(90, 20))  # was a `SocketLost`, which is nobody's to catch
 
 
 async def test_by_a_shell(tmp_path: os.PathLike[str]) -> None:
