@@ -263,7 +263,7 @@ def test_the_command_line(server: ServerProcess, sandbox: Sandbox) -> None:
 
 @pytest.mark.timeout(TIME_S)
 def test_no_byte_is_lost_or_repeated_over_cuts_and_a_killed_server(own_server: ServerProcess, driver: str) -> None:
-    """The connection is cut hundreds of times, and the server is killed once, in the middle.
+    """The connection is cut a hundred times and more, and the server is killed once, in the middle.
 
     CLOCHE_TEST_FLOOD_MB=200 is the long form.
     """
@@ -285,8 +285,8 @@ def test_no_byte_is_lost_or_repeated_over_cuts_and_a_killed_server(own_server: S
         place = Sandbox.create(client=client, driver=driver)
         process = place.processes.start(output.command("python3"), stdin="open")
         output.read(process, disturb)
-        while cuts < 200 and FLOOD_MB <= 8:
+        while cuts < 100 and FLOOD_MB <= 8:
             output.read(process, disturb)  # now from the journal
-        assert (killed, cuts >= 200) == (True, True)
+        assert (killed, cuts >= 100) == (True, True)
         assert process.wait_for_exit(timeout_s=60).code == 0
         place.delete()
