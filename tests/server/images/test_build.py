@@ -45,9 +45,7 @@ def test_an_unchanged_directory_is_not_built_again(
     directory = make_directory("tiny", NOTHING, data="1")
     image = build_image(store, "tiny", directory, lines.append)
     lines.clear()
-    started = time.monotonic()
     assert build_image(store, "tiny", directory, lines.append) == image
-    assert time.monotonic() - started < 3
     assert lines == [f"image tiny is up to date: {image.digest}"]
 
 
@@ -136,7 +134,8 @@ build_image(ImageStore(Path(sys.argv[1])), "slow", Path(sys.argv[2]), lambda lin
 def test_a_killed_build_leaves_nothing_that_the_next_one_does_not_clear(
     store: ImageStore, make_directory: MakeDirectory, lines: list[str]
 ) -> None:
-    directory = make_directory("slow", "FROM localhost/cloche/base\nRUN echo begun; sleep 61.5\n")
+    sleep = ("sleep", f"6000.{os.getpid()}")  # nobody else's on this machine
+    directory = make_directory("slow", f"FROM localhost/cloche/base\nRUN echo begun; {' '.join(sleep)}\n")
     argv = [sys.executable, "-c", KILLED, str(store.root.parent), str(directory)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -147,9 +146,9 @@ def test_a_killed_build_leaves_nothing_that_the_next_one_does_not_clear(
         store.resolve("slow")
     started = time.monotonic()
     image = build_image(store, "slow", make_directory("slow", NOTHING, data="1"), lines.append)
-    assert time.monotonic() - started < 30, "the killed build's builder went on"
+    assert time.monotonic() - started < 120, "the killed build's builder went on"
     # The commands of a RUN step once went on after the kill of the builder, in a root directory that was gone.
-    assert "sleep\x0061.5\x00" not in running_commands()
+    assert "".join(f"{word}\0" for word in sleep) not in running_commands()
     assert not any((store.root / "tmp").iterdir())
     assert store.resolve("slow") == image
     assert mounts_under(default_cache_dir()) == []
@@ -175,14 +174,23 @@ def test_two_builds_at_once_wait_for_each_other_and_say_so(
     directory = make_directory("tiny", NOTHING, data="1")
     cache = tmp_path / "cache"
     heard: list[list[str]] = [[], []]
-    threads = [
-        threading.Thread(target=lambda said=said: build_image(store, "tiny", directory, said.append, cache_dir=cache))
-        for said in heard
-    ]
+    waits = threading.Event()
+
+    def build(said: list[str]) -> None:
+        def hear(line: str) -> None:
+            said.append(line)
+            if "waiting for it" in line:
+                waits.set()
+            elif "building image" in line:  # not over before the other one has come
+                assert waits.wait(60)
+
+        build_image(store, "tiny", directory, hear, cache_dir=cache)
+
+    threads = [threading.Thread(target=build, args=(said,)) for said in heard]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     waited = [said for said in heard if any("waiting for it" in line for line in said)]
     built = [said for said in heard if any("building image" in line for line in said)]
     assert (len(waited), len(built)) == (1, 1)
