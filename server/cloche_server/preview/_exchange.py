@@ -31,17 +31,17 @@ from cloche.errors import (
     GuestFault,
     InternalError,
     InvalidRequest,
-    MethodNotAllowed,
-    Unauthenticated,
 )
 from cloche.models import Role
-from cloche_server.auth import Principal, bearer_secret
+from cloche_server.auth import Principal
 from cloche_server.ids import new_request_id
 from cloche_server.preview import _headers as rules
 from cloche_server.preview._app import MAX_HEADER_BYTES, AppAddress, app_broke, open_tunnel
 from cloche_server.preview._names import PreviewHost
 from cloche_server.preview._pages import OwnAnswer, answer_of, no_preview
-from cloche_server.preview._service import Admission, Credentials
+from cloche_server.preview._request import VisitorRequest, is_length
+from cloche_server.preview._service import Admission
+from cloche_server.preview._socket_relay import relay
 from cloche_server.relay import Exchange, ExchangeError
 from cloche_server.uplink import Wire, WireClosed, WirePool
 
@@ -95,10 +95,7 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
         self, start_line: httputil.RequestStartLine | httputil.ResponseStartLine, headers: httputil.HTTPHeaders
     ) -> None:
         line = cast("httputil.RequestStartLine", start_line)
-        self._method, self._target = line.method, line.path
-        self._version = line.version
-        self._request = headers
-        self._as_page = self._method in {"GET", "HEAD"} and "text/html" in headers.get("Accept", "").lower()
+        self._request = VisitorRequest(line.method, line.path, line.version, headers)
         self._connection.set_close_callback(self.on_connection_close)
         self._connection.stream.set_nodelay(True)
         self._gateway.open_calls.add(self)
@@ -111,7 +108,7 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
             self._refuse(_defect())
 
     async def data_received(self, chunk: bytes) -> None:
-        self._active = time.monotonic()
+        self._be_active()
         if self._app is None or not self._reading:
             self._dropped += len(chunk)
             if self._dropped > DRAINED_BYTES:
@@ -153,18 +150,18 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
     # Admission
 
     async def _open(self) -> None:
-        self._check_form()
+        self._request.check_form()
         self._is_clear = True
         previews = self._gateway.previews
-        admission = previews.admit(self._host, self._credentials())
+        admission = previews.admit(self._host, self._request.credentials(self._gateway.cookie_name, self._gateway.keys))
         if admission is None:
             raise no_preview()
         self._border = self._gateway.border(self._host, admission.row.visibility == "private")
-        if rules.token_of(self._target) is not None:
-            if self._as_page and not self._wants_upgrade:
+        if rules.token_of(self._request.target) is not None:
+            if self._request.as_page and not self._request.wants_upgrade:
                 self._own_answer = self._redirect(admission)
                 return
-            self._target = rules.without_token(self._target)
+            self._request.target = rules.without_token(self._request.target)
         self._check_origin(admission)
         self._stack.enter_context(previews.visit(self, admission))
         self._start_timers(previews.seconds_left(admission))
@@ -172,64 +169,15 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
         live = await self._gateway.sandboxes.awake(owner, self._host.sandbox_id)
         self._address = AppAddress(live.row.id, live.row.epoch, self._host.port)
         self._pool: WirePool = live.uplink.pool
-        if self._wants_upgrade:
+        if self._request.wants_upgrade:
             await self._upgrade()
-        elif self._framing():
+        elif self._request.framing():
             await self._ask_with_body()
-
-    def _check_form(self) -> None:
-        """What may not be passed on: requests whose end or aim two servers could see differently."""
-        if self._method in {"CONNECT", "TRACE"}:
-            raise MethodNotAllowed(f"{self._method} is not possible here", details={"allowed": []})
-        if not (self._target.startswith("/") or (self._target == "*" and self._method == "OPTIONS")):
-            raise InvalidRequest("the request target is not a path")
-        lengths = self._request.get_list("Content-Length")
-        codings = self._request.get_list("Transfer-Encoding")
-        well = [
-            all(_is_length(each) for each in lengths),
-            len(lengths) < 2,
-            [c.lower() for c in codings] in ([], ["chunked"]),
-        ]
-        if not all(well) or (lengths and codings):
-            raise InvalidRequest("the length of the request's body is not clear")
-        if self._version == "HTTP/1.0" and codings:
-            raise InvalidRequest("HTTP/1.0 has no chunked bodies")
-        if self._wants_upgrade and (self._method != "GET" or self._framing()):
-            raise InvalidRequest("a WebSocket begins with a GET without a body")
-
-    @property
-    def _wants_upgrade(self) -> bool:
-        tokens = {token.strip().lower() for token in self._request.get("Connection", "").split(",")}
-        return "upgrade" in tokens and self._request.get("Upgrade", "").strip().lower() == "websocket"
-
-    def _framing(self) -> rules.Headers:
-        """The header that says how long the body is; none without a body."""
-        if "Transfer-Encoding" in self._request:
-            return [("Transfer-Encoding", "chunked")]
-        length = self._request.get("Content-Length")
-        return [] if length is None else [("Content-Length", length)]
-
-    def _credentials(self) -> Credentials:
-        cookies = [
-            value
-            for header in self._request.get_list("Cookie")
-            for value in rules.cookies_named(header, self._gateway.cookie_name)
-        ]
-        return Credentials(rules.token_of(self._target), tuple(cookies[:8]), self._principal())
-
-    def _principal(self) -> Principal | None:
-        header = self._request.get("Authorization")
-        if header is None or not rules.holds_key(header):
-            return None
-        try:
-            return self._gateway.keys.find(bearer_secret(header))
-        except Unauthenticated:
-            return None
 
     def _check_origin(self, admission: Admission) -> None:
         """A cookie comes along with whatever page asks. Pages of other sites may neither change things nor open sockets."""
-        origin = self._request.get("Origin")
-        changes = self._wants_upgrade or self._method not in _SAFE
+        origin = self._request.headers.get("Origin")
+        changes = self._request.wants_upgrade or self._request.method not in _SAFE
         if admission.by == "cookie" and changes and origin is not None and not self._border.is_own_origin(origin):
             raise Forbidden("a page of another origin may not do this", details={"header": "Origin"})
 
@@ -237,7 +185,7 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
         """To the same place without the token, which then is a cookie."""
         self._status = http.HTTPStatus.FOUND
         headers = [
-            ("Location", self._border.outer_origin + rules.without_token(self._target)),
+            ("Location", self._border.outer_origin + rules.without_token(self._request.target)),
             ("Cache-Control", "no-store"),
             ("Referrer-Policy", "no-referrer"),
             ("Content-Length", "0"),
@@ -253,11 +201,12 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
 
     def _sent_headers(self, upgrade: bool) -> rules.Headers:
         client = str(getattr(self._connection.context, "remote_ip", "") or "unknown")
-        return rules.request_headers(self._request.get_all(), self._border, client, upgrade) + self._framing()
+        headers = self._request.headers.get_all()
+        return rules.request_headers(headers, self._border, client, upgrade) + self._request.framing()
 
     async def _ask_without_body(self) -> None:
         """Over a kept tunnel when there is one. One that closed before it answered is replaced, once."""
-        kept = self._gateway.tunnels.take(self._address) if self._method in _SAFE else None
+        kept = self._gateway.tunnels.take(self._address) if self._request.method in _SAFE else None
         if kept is not None:
             try:
                 await self._answer(await self._begin(kept))
@@ -281,7 +230,7 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
             self._app.close()
         app = self._app = Exchange(wire, MAX_HEADER_BYTES)
         try:
-            await app.begin(self._method, self._target, self._sent_headers(upgrade))
+            await app.begin(self._request.method, self._request.target, self._sent_headers(upgrade))
         except h11.LocalProtocolError as error:
             raise InvalidRequest("the request could not be passed on") from error
         return app
@@ -321,11 +270,11 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
         self._answering = True
         await self._connection.write_headers(_status_line(response), headers, first)
         async for part in parts:
-            self._active = time.monotonic()
+            self._be_active()
             await self._connection.write(part)
         self._reading = False
         await self._drain()
-        if self._version == "HTTP/1.0" and "Content-Length" not in headers:
+        if self._request.version == "HTTP/1.0" and "Content-Length" not in headers:
             self._connection.close()
         else:
             self._connection.finish()
@@ -374,37 +323,20 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
     def _check_accept(self, response: h11.InformationalResponse) -> None:
         """A proxy in front must not take something for a WebSocket that is none."""
         given = dict(response.headers)
-        expected = accept_key(self._request.get("Sec-WebSocket-Key", ""))
+        expected = accept_key(self._request.headers.get("Sec-WebSocket-Key", ""))
         upgraded = given.get(b"upgrade", b"").lower() == b"websocket"
         if not upgraded or given.get(b"sec-websocket-accept", b"").decode("latin-1") != expected:
             raise ExchangeError("the app answered the WebSocket handshake wrongly")
 
     async def _relay(self, stream: IOStream, wire: Wire, head: bytes) -> None:
-        """Until one side has ended; what it said before is delivered."""
         assert self._app is not None
-        await stream.write(head + self._app.behind)
-        up = asyncio.create_task(self._carry_up(stream, wire))
-        down = asyncio.create_task(self._carry_down(stream, wire))
         try:
-            await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+            await relay(stream, wire, head + self._app.behind, self._be_active)
         finally:
-            up.cancel()
-            down.cancel()
-            await asyncio.gather(up, down, return_exceptions=True)
-            stream.close()
-            wire.close_gently()
             self._app = None
 
-    async def _carry_up(self, stream: IOStream, wire: Wire) -> None:
-        while True:
-            data = await stream.read_bytes(65_536, partial=True)
-            self._active = time.monotonic()
-            await wire.write(data)
-
-    async def _carry_down(self, stream: IOStream, wire: Wire) -> None:
-        while data := await wire.read():
-            self._active = time.monotonic()
-            await stream.write(data)
+    def _be_active(self) -> None:
+        self._active = time.monotonic()
 
     # Ends
 
@@ -434,15 +366,15 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
 
     def _refuse(self, error: Exception) -> None:
         known = error if isinstance(error, ClocheError) else app_broke(cast("ExchangeError | WireClosed", error))
-        self._own_answer = answer_of(known, self._request_id, as_page=self._as_page)
+        self._own_answer = answer_of(known, self._request_id, as_page=self._request.as_page)
         self._reading = False
-        if self._read.is_set() or self._request.get("Expect") or not self._is_worth_reading():
+        if self._read.is_set() or self._request.headers.get("Expect") or not self._is_worth_reading():
             self._send_own()
 
     def _is_worth_reading(self) -> bool:
         """Else the connection ends behind the answer: what follows may be no body, but somebody's next request."""
-        length = self._request.get("Content-Length", "0")
-        return self._is_clear and _is_length(length) and int(length) <= DRAINED_BYTES
+        length = self._request.headers.get("Content-Length", "0")
+        return self._is_clear and is_length(length) and int(length) <= DRAINED_BYTES
 
     def _send_own(self) -> None:
         answer = self._own_answer
@@ -454,7 +386,7 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
         for name, value in answer.headers:
             headers.add(name, value)
         line = httputil.ResponseStartLine("HTTP/1.1", answer.status, http.HTTPStatus(answer.status).phrase)
-        body = b"" if self._method == "HEAD" else answer.body
+        body = b"" if self._request.method == "HEAD" else answer.body
         self._connection.write_headers(line, headers, body or None)
         self._connection.finish()
         self._release()
@@ -480,7 +412,7 @@ class PreviewExchange(httputil.HTTPMessageDelegate):
             "request",
             extra={
                 "request_id": self._request_id,
-                "method": self._method,
+                "method": self._request.method,
                 "route": "preview",
                 "status": self._status or 499,
                 "ms": round((time.monotonic() - self._began) * 1000, 2),
@@ -507,13 +439,9 @@ def _defect() -> InternalError:
     return InternalError("something went wrong in the server")
 
 
-def _is_length(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 18
-
-
 def _is_short(headers: httputil.HTTPHeaders) -> bool:
     length = headers.get("Content-Length", "")
-    return _is_length(length) and 0 < int(length) <= SHORT_BYTES
+    return is_length(length) and 0 < int(length) <= SHORT_BYTES
 
 
 def _text(response: h11.Response | h11.InformationalResponse) -> rules.Headers:
