@@ -73,11 +73,12 @@ class Harness:
         """Of each connection that the server has now: whether Nagle's algorithm is off."""
         found = []
         for name in os.listdir("/proc/self/fd"):
-            with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
-                if one.family == socket.AF_INET and one.getsockname()[1] == self.server.port:
-                    with suppress(OSError):  # the one that listens
-                        one.getpeername()
-                        found.append(bool(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+            with suppress(OSError):  # it is closed already, or the one that listens
+                if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                    with socket.socket(fileno=os.dup(int(name))) as one:
+                        if one.family == socket.AF_INET and one.getsockname()[1] == self.server.port:
+                            one.getpeername()
+                            found.append(bool(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
         return found
 
     async def sandbox(self, **body: Any) -> str:
