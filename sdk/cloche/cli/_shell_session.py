@@ -17,7 +17,7 @@ from typing import Final
 from cloche._attachment import Where
 from cloche._socket import AwaitingSocket, Open, Say, Shut, SocketFlow, SocketLost, hear, say
 from cloche._terminal_stream import Discarded, Gap, Output, Preamble, Reset, Resumed, StreamEvent, TerminalStream
-from cloche.cli._own_terminal import OwnTerminal, window_size
+from cloche.cli._own_terminal import OwnTerminal, WindowSize, window_size
 from cloche.cli._screen_text import CLEAR
 from cloche.cli._terminal_text import plain
 from cloche.errors import ClocheError, ConnectionFailed, Gone
@@ -45,6 +45,7 @@ class ShellSession:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._typed = asyncio.Event()
         self._away = False
+        self._told_size = WindowSize(0, 0)
 
     async def run(self) -> TerminalExit | None:
         with self._own.taken(self._take_keys, self._on_resize):
@@ -87,7 +88,7 @@ class ShellSession:
         return self._stream.exit
 
     def _attach(self) -> SocketFlow[None]:
-        size = window_size()
+        self._told_size = size = window_size()
         yield Open(self._where.url, self._where.headers, SUBPROTOCOL)
         yield Say([self._stream.hello(cols=size.cols, rows=size.rows)])
 
@@ -153,6 +154,8 @@ class ShellSession:
                 pass
 
     def _back(self) -> None:
+        if window_size() != self._told_size:  # it changed between the hello and its answer
+            self._on_resize()
         if self._away:
             self._away = False
             self._own.notice("connected again")

@@ -6,6 +6,7 @@ acknowledgement of earlier output was due just when the program ended.
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TypeVar
 
@@ -36,10 +37,14 @@ class Leaving:
 
     def __init__(self) -> None:
         self.incoming: list[str | bytes | None] = [WELCOME, FIRST, None, LAST, EXIT]
+        self.said: list[str | bytes] = []
 
     @property
     def gone(self) -> bool:
         return len(self.incoming) <= 2
+
+    def hear(self) -> str | bytes | None:
+        return self.incoming.pop(0)
 
     def carry_out(self, flow: SocketFlow[T]) -> T:
         outcome: object = None
@@ -52,7 +57,8 @@ class Leaving:
             lost = isinstance(step, Say) and step.messages and self.gone
             lost = lost or (isinstance(step, Hear) and not self.incoming)
             failure = LEFT if lost else None
-            outcome = self.incoming.pop(0) if isinstance(step, Hear) and not lost else None
+            self.said += step.messages if isinstance(step, Say) else []
+            outcome = self.hear() if isinstance(step, Hear) and not lost else None
 
     async def drive(self, flow: SocketFlow[T]) -> T:
         return self.carry_out(flow)
@@ -71,6 +77,25 @@ def test_by_an_attachment(busy: str) -> None:
     assert socket.carry_out(flows._read()) == b"", "the end"
     assert flows.exit == TerminalExit(code=7)
     socket.carry_out(flows._resize(90, 20))  # was a `SocketLost`, which is nobody's to catch
+
+
+async def test_a_shell_tells_the_size_that_its_window_got_before_it_was_welcome(
+    tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Resized(Leaving):
+        def hear(self) -> str | bytes | None:
+            if self.incoming[0] == WELCOME:
+                monkeypatch.setenv("COLUMNS", "101")  # there is nobody to tell yet
+            return super().hear()
+
+    monkeypatch.setenv("COLUMNS", "90")
+    screen = os.open(os.path.join(tmp_path, "screen"), os.O_RDWR | os.O_CREAT)
+    session = ShellSession(Where("ws://guest", {}), OwnTerminal(0, screen), rouse=lambda: pytest.fail("not at rest"))
+    socket = session._socket = Resized()  # type: ignore[assignment]
+    await session._talk()
+    await session._resizing
+    assert [json.loads(said)["cols"] for said in socket.said if '"cols"' in str(said)] == [90, 101]
+    os.close(screen)
 
 
 async def test_by_a_shell(tmp_path: os.PathLike[str]) -> None:
