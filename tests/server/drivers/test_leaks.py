@@ -20,7 +20,7 @@ from cloche_server.drivers import OciDriver, RunState, open_drivers
 
 from .harness import FULL, NOTHING, Traces, Uplink, make_spec, new_id, traces
 
-KILL_POINTS = 25 if FULL else 10
+KILL_POINTS = 25 if FULL else 6
 """Per driver, spread over the time a start takes."""
 
 CREATORS = """
