@@ -32,6 +32,7 @@ from cloche.models import Event, Sandbox, SandboxState
 T = TypeVar("T")
 P = ParamSpec("P")
 S = TypeVar("S")
+St = TypeVar("St")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,38 @@ def _look_at_sandbox_of(call: Call[object]) -> Call[Sandbox]:
     _, version, kind, sandbox_id = call.path.split("/")[:4]
     assert (version, kind) == ("v1", "sandboxes"), call.path  # nothing else is cut by what happens to a sandbox
     return sandbox(sandbox_id)
+
+
+def driven(flow: Generator[St, Any, T], carry_out: Callable[[St], object]) -> T:
+    """The result of ``flow``, whose steps are done by ``carry_out``. Steps of any kind: `cloche._socket` has its own."""
+    outcome: object = None
+    failure: Exception | None = None
+    while True:
+        try:
+            step = flow.send(outcome) if failure is None else flow.throw(failure)
+        except StopIteration as end:
+            return cast(T, end.value)
+        outcome, failure = None, None
+        try:
+            outcome = carry_out(step)
+        except Exception as error:  # given to the flow, which raises what it does not handle
+            failure = error
+
+
+async def driven_awaiting(flow: Generator[St, Any, T], carry_out: Callable[[St], Awaitable[object]]) -> T:
+    """`driven`, in the running event loop."""
+    outcome: object = None
+    failure: Exception | None = None
+    while True:
+        try:
+            step = flow.send(outcome) if failure is None else flow.throw(failure)
+        except StopIteration as end:
+            return cast(T, end.value)
+        outcome, failure = None, None
+        try:
+            outcome = await carry_out(step)
+        except Exception as error:  # given to the flow, which raises what it does not handle
+            failure = error
 
 
 class Driver(Protocol):

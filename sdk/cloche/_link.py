@@ -16,7 +16,7 @@ from contextlib import aclosing, closing
 from copy import copy
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, NoReturn, Self, TypeAlias, TypeVar, cast
+from typing import Any, Final, NoReturn, Self, TypeAlias, TypeVar
 from urllib.parse import urlencode
 
 import httpx
@@ -25,7 +25,7 @@ import httpx_sse
 from cloche._answers import Answer, error_of, read_answer
 from cloche._calls import Call, Query
 from cloche._config import Config
-from cloche._flow import Ask, Flow, Follow, Pause, Step, Tell, Transfer
+from cloche._flow import Ask, Flow, Follow, Pause, Step, Tell, Transfer, driven, driven_awaiting
 from cloche._foreign_errors import FOREIGN_ERRORS, mapped
 from cloche._life import Life
 from cloche._patience import Patience
@@ -204,18 +204,7 @@ class Link(_LinkBase):
 
     def drive(self, flow: Flow[T]) -> T:
         """Carry out ``flow`` and return its result."""
-        outcome: object = None
-        failure: Exception | None = None
-        while True:
-            try:
-                step = flow.send(outcome) if failure is None else flow.throw(failure)
-            except StopIteration as end:
-                return cast(T, end.value)
-            outcome, failure = None, None
-            try:
-                outcome = self._carry_out(step)
-            except Exception as error:  # given to the flow, which raises what it does not handle
-                failure = error
+        return driven(flow, self._carry_out)
 
     def _carry_out(self, step: Step) -> object:
         match step:
@@ -312,18 +301,7 @@ class AsyncLink(_LinkBase):
 
     async def drive(self, flow: Flow[T]) -> T:
         """Carry out ``flow`` and return its result."""
-        outcome: object = None
-        failure: Exception | None = None
-        while True:
-            try:
-                step = flow.send(outcome) if failure is None else flow.throw(failure)
-            except StopIteration as end:
-                return cast(T, end.value)
-            outcome, failure = None, None
-            try:
-                outcome = await self._carry_out(step)
-            except Exception as error:  # given to the flow, which raises what it does not handle
-                failure = error
+        return await driven_awaiting(flow, self._carry_out)
 
     async def _carry_out(self, step: Step) -> object:
         match step:

@@ -27,7 +27,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from cloche._answers import Answer, error_of
-from cloche._flow import Pause
+from cloche._flow import Pause, driven, driven_awaiting
 from cloche.errors import ConnectionFailed
 
 T = TypeVar("T")
@@ -109,18 +109,7 @@ class BlockingSocket:
 
     def drive(self, flow: SocketFlow[T]) -> T:
         """Carry out ``flow`` and return its result."""
-        outcome: object = None
-        failure: Exception | None = None
-        while True:
-            try:
-                step = flow.send(outcome) if failure is None else flow.throw(failure)
-            except StopIteration as end:
-                return cast(T, end.value)
-            outcome, failure = None, None
-            try:
-                outcome = self._carry_out(step)
-            except Exception as error:  # given to the flow, which raises what it does not handle
-                failure = error
+        return driven(flow, self._carry_out)
 
     def _carry_out(self, step: SocketStep) -> object:
         match step:
@@ -190,18 +179,7 @@ class AwaitingSocket:
 
     async def drive(self, flow: SocketFlow[T]) -> T:
         """Carry out ``flow`` and return its result."""
-        outcome: object = None
-        failure: Exception | None = None
-        while True:
-            try:
-                step = flow.send(outcome) if failure is None else flow.throw(failure)
-            except StopIteration as end:
-                return cast(T, end.value)
-            outcome, failure = None, None
-            try:
-                outcome = await self._carry_out(step)
-            except Exception as error:  # given to the flow, which raises what it does not handle
-                failure = error
+        return await driven_awaiting(flow, self._carry_out)
 
     async def _carry_out(self, step: SocketStep) -> object:
         match step:
