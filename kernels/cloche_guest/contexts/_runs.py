@@ -8,6 +8,7 @@ from collections import OrderedDict
 
 from cloche.errors import Gone, NotFound
 from cloche_guest.contexts._run import MIB, RunRecord
+from cloche_guest.latest_ids import LatestIds
 
 MAX_FINISHED = 100
 MAX_FINISHED_BYTES = 64 * MIB
@@ -29,7 +30,7 @@ class Runs:
         self._runs: OrderedDict[str, RunRecord] = OrderedDict()
         self._finished: OrderedDict[str, int] = OrderedDict()
         self._finished_bytes = 0
-        self._dropped: OrderedDict[str, None] = OrderedDict()
+        self._dropped = LatestIds(MAX_REMEMBERED)
 
     def add(self, run: RunRecord) -> None:
         """A new run."""
@@ -80,6 +81,4 @@ class Runs:
         run_id, size = self._finished.popitem(last=False)
         self._finished_bytes -= size
         del self._runs[run_id]
-        self._dropped[run_id] = None
-        if len(self._dropped) > MAX_REMEMBERED:
-            self._dropped.popitem(last=False)
+        self._dropped.add(run_id)

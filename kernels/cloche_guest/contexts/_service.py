@@ -36,6 +36,7 @@ from cloche_guest.contexts._preload import DATA_STACK, OWN_MODULE, wanted_module
 from cloche_guest.contexts._runs import new_id
 from cloche_guest.contexts._spare import Spares
 from cloche_guest.contexts._surroundings import Surroundings
+from cloche_guest.latest_ids import LatestIds
 
 MAX_CONTEXTS: Final = 64
 """A Python kernel holds some 50 MB; the sandbox's own memory limit usually ends earlier."""
@@ -85,7 +86,7 @@ class ContextService:
         self._spares = Spares(self._launcher, self._zmq, environment, spare)
         self._around = Surroundings(self._launcher, self._spares, self._zmq, environment, starts, tell, clock)
         self._contexts: OrderedDict[str, LiveContext] = OrderedDict()
-        self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._deleted = LatestIds(MAX_REMEMBERED)
         self._warming: asyncio.Task[None] | None = None
         self._adopting: set[asyncio.Task[None]] = set()
 
@@ -230,9 +231,7 @@ class ContextService:
     def _forget(self, context_id: str) -> None:
         del self._contexts[context_id]
         if context_id != DEFAULT:  # the default one can be used again
-            self._deleted[context_id] = None
-            if len(self._deleted) > MAX_REMEMBERED:
-                self._deleted.popitem(last=False)
+            self._deleted.add(context_id)
 
     async def _create(self, context_id: str, body: ContextCreate) -> LiveContext:
         if len(self._contexts) >= MAX_CONTEXTS:

@@ -21,6 +21,7 @@ from cloche_guest.events import to_event
 from cloche_guest.files.service import FileService, completed
 from cloche_guest.files.workers import MAX_WATCHES, Json, Operation
 from cloche_guest.identity import new_epoch
+from cloche_guest.latest_ids import LatestIds
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 MAX_RECORDS: Final = 65_536
@@ -171,7 +172,7 @@ class WatchService:
         self._files = files
         self._clock = clock
         self._watches: OrderedDict[str, LiveWatch] = OrderedDict()
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._gone = LatestIds(_KEPT_IDS)
         self._starting = 0
 
     async def create(self, body: WatchCreate) -> LiveWatch:
@@ -239,6 +240,4 @@ class WatchService:
 
     def _forget(self, watch: LiveWatch) -> None:
         self._watches.pop(watch.id, None)
-        self._gone[watch.id] = None
-        if len(self._gone) > _KEPT_IDS:
-            self._gone.popitem(last=False)
+        self._gone.add(watch.id)

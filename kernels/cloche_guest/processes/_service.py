@@ -16,6 +16,7 @@ from cloche_guest.clock import Clock
 from cloche_guest.contexts._leftovers import MARK
 from cloche_guest.contexts._runs import new_id
 from cloche_guest.identity import new_epoch
+from cloche_guest.latest_ids import LatestIds
 from cloche_guest.processes._capture import capture
 from cloche_guest.processes._launch import Order, launch, not_allowed
 from cloche_guest.processes._process import MIB, Body, LiveProcess, Naming, Told, mark_of, own_variables
@@ -61,7 +62,7 @@ class ProcessService:
         self._clock = clock
         self._tell = tell
         self._processes: OrderedDict[str, LiveProcess] = OrderedDict()
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._gone = LatestIds(MAX_REMEMBERED)
 
     def all(self) -> list[LiveProcess]:
         """Newest first."""
@@ -159,9 +160,7 @@ class ProcessService:
 
     def _forget(self, process: LiveProcess) -> None:
         del self._processes[process.id]
-        self._gone[process.id] = None
-        if len(self._gone) > MAX_REMEMBERED:
-            self._gone.popitem(last=False)
+        self._gone.add(process.id)
         process.release()
 
     def _order(self, body: Body, naming: Naming) -> Order:

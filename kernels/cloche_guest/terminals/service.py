@@ -19,6 +19,7 @@ from cloche_guest.clock import Clock
 from cloche_guest.contexts._leftovers import MARK
 from cloche_guest.contexts._runs import new_id
 from cloche_guest.identity import new_epoch
+from cloche_guest.latest_ids import LatestIds
 from cloche_guest.programs import argv_of, first_shell
 from cloche_guest.pulse import until_pulse
 from cloche_guest.terminals.log import Dimensions
@@ -58,7 +59,7 @@ class TerminalService:
         self._clock = clock
         self._tell = tell
         self._terminals: OrderedDict[str, LiveTerminal] = OrderedDict()
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._gone = LatestIds(MAX_REMEMBERED)
         self._ticking: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -167,9 +168,7 @@ class TerminalService:
 
     def _forget(self, terminal: LiveTerminal) -> None:
         del self._terminals[terminal.id]
-        self._gone[terminal.id] = None
-        if len(self._gone) > MAX_REMEMBERED:
-            self._gone.popitem(last=False)
+        self._gone.add(terminal.id)
         terminal.close_connections(CLOSE_NO_TERMINAL, "the terminal was deleted")
 
     def _start_ticking(self) -> None:
