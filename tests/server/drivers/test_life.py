@@ -174,9 +174,16 @@ def test_a_program_that_is_not_there_fails_with_the_runtimes_words_and_leaves_no
 def test_a_guest_that_ends_before_its_probe_is_tried_twice_then_reported(
     driver: OciDriver, rootfs: Path, roots: Path, scratch: Path
 ) -> None:
-    spec = make_spec(new_id(), rootfs, scratch, guest_argv=("/bin/sh", "-c", "echo no such luck; sleep 0.2; exit 9"))
-    with pytest.raises(SandboxStartFailed, match=r"(?s)2 attempts.*exit 9.*no such luck"):
-        asyncio.run(driver.start(spec, asyncio.Event().wait))  # type: ignore[arg-type]
+    spec, uplink = make_spec(new_id(), rootfs, scratch, guest_argv=("/usr/bin/python3", "-uIc", HELD)), Uplink(scratch)
+
+    async def end_it() -> None:
+        connection, _ = await asyncio.to_thread(uplink.accept)
+        connection.close()
+        await asyncio.Event().wait()
+
+    with pytest.raises(SandboxStartFailed, match=r"(?s)2 attempts.*exit 7.*bye"):
+        asyncio.run(driver.start(spec, end_it))
+    uplink.close()
     assert traces(spec.sandbox_id, roots) == NOTHING
 
 
