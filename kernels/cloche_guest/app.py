@@ -86,7 +86,7 @@ def lifecycle_routes(parts: Parts) -> list[tuple[Any, ...]]:
         (r"/v1/identity", lifecycle_handlers.IdentityHandler, {"rebirth": parts.rebirth}),
         (r"/v1/activity", lifecycle_handlers.ActivityHandler, {"activity": parts.activity}),
         (r"/v1/end-all", lifecycle_handlers.EndAllHandler, {"parts": parts}),
-        (r"/v1/warm-up", lifecycle_handlers.WarmUpHandler, {"contexts": parts.contexts}),
+        (r"/v1/warm-up", run_handlers.WarmUpHandler, {"contexts": parts.contexts}),
         (r"/v1/preload", lifecycle_handlers.PreloadHandler, {"contexts": parts.contexts}),
         (r"/v1/variables/summary", lifecycle_handlers.VariablesSummaryHandler, {"contexts": parts.contexts}),
     ]

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from guest_process import Context, Guest, is_running, running_guest, wait_for
@@ -173,6 +174,13 @@ def test_what_ipython_and_jupyter_read_at_the_start_counts_too() -> None:
     ]
 
 
+def warm_up(guest: Guest) -> dict[str, Any] | None:
+    """The run; None when nothing could run."""
+    answer = guest.http.post("/v1/warm-up", json={"code": "1"})
+    assert answer.status_code in (200, 204)
+    return dict(answer.json()) if answer.status_code == 200 else None
+
+
 TRACES = """
 shell = get_ipython()
 sorted((name, repr(value)) for name, value in globals().items() if name.startswith('_')), In, Out, shell.execution_count, \
@@ -194,7 +202,10 @@ def test_a_cell_that_warms_up_leaves_no_trace(guest: Guest, set_up: list[str]) -
         for code in ["seen = None", *set_up]:
             context.run(code)
         if context is warm:
-            assert guest.http.post("/v1/warm-up").status_code == 204
+            rehearsed = warm_up(guest)
+            assert rehearsed is not None
+            assert rehearsed["status"] == "ok"
+            guest.call("GET", f"/v1/contexts/{rehearsed['context_id']}/runs/{rehearsed['id']}", status=404)
         run = context.ok(TRACES)
         assert context.info()["execution_count"] == run["execution_count"] == len(set_up) + 2
         seen.append(run["outputs"][-1]["data"]["text/plain"])
@@ -209,11 +220,35 @@ def test_a_cell_that_warms_up_leaves_no_trace(guest: Guest, set_up: list[str]) -
     assert seen[0] == seen[1]
 
 
+def test_warming_up_changes_no_environment_and_calls_no_hooks(guest: Guest) -> None:
+    """It goes through what a claim does, too."""
+    context = guest.create()
+    context.ok("import cloche_sandbox, os\ncalled = []\nbefore = dict(os.environ)")
+    warm_up(guest)
+    context.ok("cloche_sandbox.on_restore(lambda *told: called.append(told))")
+    warm_up(guest)
+    assert context.value("called, dict(os.environ) == before") == "([], True)"
+    context.delete()
+
+
+def test_what_threads_print_while_it_warms_up_belongs_to_their_cell(guest: Guest, tmp_path: Path) -> None:
+    context, end = guest.create(), tmp_path / "end"
+    code = "def tick():\n    while not os.path.exists(end): os.write(1, b'tick '), time.sleep(0.001)\n    os.write(1, b'over')\n"
+    code = f"import os, threading, time\nend = {str(end)!r}\n{code}threading.Thread(target=tick).start()"
+    run_id = context.ok(code)["id"]
+    for _ in range(3):
+        warm_up(guest)
+    end.touch()
+    context.context_until("stdout", text="over", run_id=run_id)
+    context.delete()
+
+
 def test_a_context_that_runs_something_is_not_warmed_up_and_not_disturbed(guest: Guest) -> None:
     context = guest.create()
     run = context.submit("import time; time.sleep(600)")
     context.until(run, "started")
-    assert guest.http.post("/v1/warm-up").status_code == 204
+    rehearsed = warm_up(guest)
+    assert rehearsed is None or rehearsed["context_id"] != context.id
     context.interrupt()
     assert context.wait(run)["status"] == "interrupted"
     context.delete()

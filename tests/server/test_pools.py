@@ -53,9 +53,10 @@ async def create(cloche: Harness, client: httpx.AsyncClient | None = None, **bod
 
 
 def told(cloche: Harness, sandbox_id: str) -> list[dict[str, Any]]:
-    """The identities its guest was told."""
+    """The identities its guest was told, but for those that were no news to it: see `Binding.tell_again`."""
     requests = cloche.driver.guests[sandbox_id].requests
-    return [json.loads(body) for _, target, _, body in requests if target == "/v1/identity"]
+    told = [json.loads(body) for _, target, _, body in requests if target == "/v1/identity"]
+    return [identity for identity in told if identity["reason"] is not None]
 
 
 async def when_told(cloche: Harness, sandbox_id: str) -> list[dict[str, Any]]:
@@ -268,6 +269,19 @@ async def test_fills_that_fail_pause_and_then_go_on(cloche: Harness) -> None:
     assert pool.failures == 0
     assert pause > 0
     assert cloche.driver.specs.keys() == set(await filled(cloche, 2))
+
+
+async def test_a_ready_one_has_been_through_a_run_and_was_told_nothing_new(cloche: Harness) -> None:
+    """What a claim brings into use is in use before."""
+    await pool_with(cloche, 1)
+    ((sandbox_id, guest),) = cloche.driver.guests.items()
+    row = cloche.server.services.sandboxes.store.get(sandbox_id)
+    assert row is not None
+    rehearsed = [(target, json.loads(body)) for _, target, _, body in guest.requests if body]
+    assert ("/v1/warm-up", {"code": "1"}) in rehearsed
+    identities = [body for target, body in rehearsed if target == "/v1/identity"]
+    assert {(body["epoch"], body["reason"]) for body in identities} == {(row.epoch, None)}
+    assert told(cloche, sandbox_id) == []
 
 
 @pytest.mark.expected_logs("a ready sandbox is broken")

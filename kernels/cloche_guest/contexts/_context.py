@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from cloche.errors import ClocheError, Conflict, ContextDead, Gone, InternalError
+from pydantic import JsonValue
+
+from cloche.errors import ClocheError, Conflict, ContextDead, Gone, InternalError, WaitTimeout
 from cloche.models import Context, ContextCreate, ContextState, Failure, RunCreate, RunState, RunStatus
 from cloche_guest.contexts._channels import Channel
 from cloche_guest.contexts._context_journal import ContextJournal
@@ -26,6 +28,7 @@ from cloche_guest.contexts._identity_change import IdentityChange
 from cloche_guest.contexts._kernel import ANSWER_TIMEOUT_S, Kernel, start_kernel
 from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
 from cloche_guest.contexts._output import Output
+from cloche_guest.contexts._rehearsal import rehearsal_options
 from cloche_guest.contexts._router import Fact, Shown, read_message
 from cloche_guest.contexts._run import RunRecord
 from cloche_guest.contexts._status import Status
@@ -42,9 +45,17 @@ MAX_IDLE_DEATHS: Final = 3
 
 
 class LiveContext:
-    """See the module."""
+    """See the module. `unseen`: it is no context of anybody, and ends with one run in this kernel, which is another one's."""
 
-    def __init__(self, context_id: str, body: ContextCreate, spec: KernelSpec, around: Surroundings) -> None:
+    def __init__(
+        self,
+        context_id: str,
+        body: ContextCreate,
+        spec: KernelSpec,
+        around: Surroundings,
+        *,
+        unseen: Kernel | None = None,
+    ) -> None:
         self.id = context_id
         self.body = body
         self.journal = ContextJournal()
@@ -56,11 +67,13 @@ class LiveContext:
         self.runs = self._turns.runs
         self.history = self._turns.history
         self._output = Output(self.runs, self.journal)
-        self._kernel: Kernel | None = None
+        self._unseen = unseen is not None
+        self._kernel: Kernel | None = unseen
         self._execution: Execution | None = None
         self._idle_deaths = 0
         self._restart: asyncio.Future[None] | None = None
-        self._task = asyncio.create_task(self._serve(), name=f"context {context_id}")
+        serving = self._serve() if unseen is None else self._run_next(unseen)
+        self._task = asyncio.create_task(serving, name=f"context {context_id}")
 
     # What others ask.
 
@@ -175,17 +188,35 @@ class LiveContext:
             has_runs = self._execution is not None or bool(self._turns.run_ids)
             if change.may_wait and not has_runs and not self._kernel.has_hooks:
                 self._kernel.pending.put(content)
+                if change.is_told_at_once:
+                    self._kernel.pending.say()
             else:
                 await self._kernel.take_on(content)
 
-    async def warm_up(self) -> None:
-        """See `Kernel.warm_up`; nothing is done while it runs something.
+    async def rehearse(self, body: RunCreate) -> RunRecord | None:
+        """A run the whole way, so that the next one costs no more than those after it: what was restored is slow at its first
+        touch. It leaves no trace here, as it is in a context of its own, and none in the kernel. None: something runs.
 
         Raises:
-            WaitTimeout, InternalError
+            WaitTimeout: the kernel does not answer.
         """
-        if self._kernel is not None and self._status.state is ContextState.IDLE and not self.works:
-            await self._kernel.warm_up()
+        kernel = self._kernel
+        if kernel is None or self._status.state is not ContextState.IDLE or self.works:
+            return None
+        around = replace(self._around, tell=_to_nobody)
+        other = LiveContext(self.id, self.body, self._spec, around, unseen=kernel)
+        run = other.submit(body)
+        kernel.become(lambda *heard: (other if other._is_about(heard[1]) else self)._on_message(*heard))
+        has_exited = kernel.process.exited
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await asyncio.wait((other._task, has_exited), return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            raise WaitTimeout(f"the kernel did not answer within {ANSWER_TIMEOUT_S:g} s") from None
+        finally:
+            kernel.become(self._on_message)
+            other._task.cancel()
+        return run
 
     def renew_journals(self) -> None:
         """See `Journal.renew`."""
@@ -348,11 +379,14 @@ class LiveContext:
             "allow_stdin": body.allow_stdin,
             "stop_on_error": False,  # the queue is ours; ipykernel would abort whatever comes next
         }
-        options = {"env": body.env, **kernel.pending.with_cell()}
+        options = self._rehearsed() if self._unseen else {"env": body.env, **kernel.pending.with_cell()}
         message_id = kernel.channels.send("shell", "execute_request", content, {"cloche": options})
         self._output.expect(message_id, run)
         now = self._around.clock()
         return Execution(run, message_id, Watch(now, body.timeout_s, self.body.interrupt_grace_s))
+
+    def _rehearsed(self) -> dict[str, Any]:
+        return rehearsal_options(self.id, self._around.environment(), self.body.env)
 
     async def _supervise(self, kernel: Kernel, execution: Execution) -> None:
         while True:
@@ -422,11 +456,20 @@ class LiveContext:
             for fact in read_message(message):
                 self._output.take_late(message.parent_id, fact)
 
+    def _is_about(self, message: Message) -> bool:
+        """It is about the run that runs now."""
+        execution = self._execution
+        return execution is not None and message.parent_id in (execution.message_id, execution.probe_id)
+
     def _take(self, execution: Execution, fact: Fact) -> None:
         if isinstance(fact, Shown):
             self._output.show(execution.run, fact)
         elif execution.take(fact, self._around.clock()):
             self._status.changed.set()
+
+
+def _to_nobody(_type: str, _data: Mapping[str, JsonValue]) -> None:
+    """Of a rehearsal."""
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

@@ -21,7 +21,6 @@ from cloche_guest.contexts._kernel_process import (
     start_kernel_process,
 )
 from cloche_guest.contexts._pending_identity import PendingIdentity
-from cloche_guest.contexts._rehearsal import Rehearsal
 from cloche_guest.contexts._wire import Message
 
 ANSWER_TIMEOUT_S = 10.0
@@ -46,7 +45,7 @@ class Kernel:
     ) -> None:
         self.process = process
         self._on_message = on_message
-        self._answers: dict[str, tuple[asyncio.Future[Message], Callable[[Message], object] | None]] = {}
+        self._answers: dict[str, asyncio.Future[Message]] = {}
         self.channels = Channels(context, process.base, process.key, self._take)
         self.has_hooks = False
         self.pending = PendingIdentity(lambda content: self.channels.send("control", TAKE_ON, content))
@@ -58,9 +57,8 @@ class Kernel:
         content: Mapping[str, Any],
         timeout_s: float = ANSWER_TIMEOUT_S,
         metadata: Mapping[str, Any] | None = None,
-        hear: Callable[[Message], object] | None = None,
     ) -> dict[str, Any]:
-        """Send a request and return the content of its reply. `hear` gets everything that the kernel says meanwhile about it.
+        """Send a request and return the content of its reply.
 
         Raises:
             WaitTimeout: no reply in `timeout_s`, or the kernel ended.
@@ -70,7 +68,7 @@ class Kernel:
         if channel == "control":
             self.pending.say()  # they are heard in order
         message_id = self.channels.send(channel, kind, content, metadata)
-        self._answers[message_id] = answer, hear
+        self._answers[message_id] = answer
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.wait((answer, self.process.exited), return_when=asyncio.FIRST_COMPLETED)
@@ -98,11 +96,8 @@ class Kernel:
         Raises:
             WaitTimeout, InternalError: as `ask`.
         """
-        rehearsal = Rehearsal()
-        cell = {"code": rehearsal.code, "silent": False, "store_history": True, "stop_on_error": False}
-        options = {"cloche": {"warm_up": True}}
-        await self.ask("shell", "execute_request", cell, metadata=options, hear=rehearsal.take)
-        rehearsal.finish()
+        cell = {"code": "1", "silent": False, "store_history": True, "stop_on_error": False}
+        await self.ask("shell", "execute_request", cell, metadata={"cloche": {"warm_up": True}})
 
     def become(self, on_message: OnMessage) -> None:
         """What it says goes there from now on."""
@@ -124,9 +119,7 @@ class Kernel:
         if message.kind == "cloche_hooks":
             self.has_hooks = True
             return
-        answer, hear = self._answers.get(message.parent_id, (None, None))
-        if hear is not None:
-            hear(message)
+        answer = self._answers.get(message.parent_id)
         if answer is None:
             self._on_message(channel, message)
         elif channel != "iopub" and not answer.done():

@@ -23,6 +23,7 @@ from cloche.models import (
     ContextLimits,
     InspectReply,
     InspectRequest,
+    RunCreate,
     Variables,
 )
 from cloche.models.guest import VariablesSummary
@@ -33,6 +34,7 @@ from cloche_guest.contexts._identity_change import IdentityChange
 from cloche_guest.contexts._kernel_process import KernelSpec, KernelStartFailed
 from cloche_guest.contexts._launcher import Launcher
 from cloche_guest.contexts._preload import DATA_STACK, OWN_MODULE, wanted_modules
+from cloche_guest.contexts._run import RunRecord
 from cloche_guest.contexts._runs import new_id
 from cloche_guest.contexts._spare import Spares
 from cloche_guest.contexts._surroundings import Surroundings
@@ -158,15 +160,17 @@ class ContextService:
         own, used = await self._modules_in_use()
         await self._launcher.prepare([*wanted_modules(own or [OWN_MODULE], used), *modules])
 
-    async def warm_up(self) -> None:
-        """Take what a first cell costs (page faults, after a restore most of all) in a cell that leaves no trace."""
-        await asyncio.gather(*(self._warm_up_one(context) for context in self._contexts.values()))
+    async def rehearse(self, body: RunCreate) -> list[RunRecord]:
+        """Take what a first cell costs (page faults, after a restore most of all) in runs that leave no trace."""
+        runs = await asyncio.gather(*(self._rehearse_one(context, body) for context in self._contexts.values()))
+        return [run for run in runs if run is not None]
 
-    async def _warm_up_one(self, context: LiveContext) -> None:
+    async def _rehearse_one(self, context: LiveContext, body: RunCreate) -> RunRecord | None:
         try:
-            await context.warm_up()
+            return await context.rehearse(body)
         except ClocheError as error:
             log.info("context %s stays cold: %s", context.id, error)
+            return None
 
     async def adopt(self, change: IdentityChange) -> None:
         """Tell all kernels that the sandbox is another one now. One that does not answer in `ADOPT_S` hears of it when it

@@ -91,19 +91,6 @@ class PreloadHandler(Handler):
         self.finish()
 
 
-class WarmUpHandler(Handler):
-    """``/v1/warm-up``: answers when the next cell of every context costs what the cells after it cost."""
-
-    def initialize(self, contexts: ContextService) -> None:
-        self._contexts = contexts
-
-    async def post(self) -> None:
-        self.read_query(NoQuery)
-        await self._contexts.warm_up()
-        self.set_status(204)
-        self.finish()
-
-
 class VariablesSummaryHandler(Handler):
     """``/v1/variables/summary``: variables with digests, for comparing two kernels."""
 

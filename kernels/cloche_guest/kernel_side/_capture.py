@@ -88,6 +88,10 @@ class Capture:
             with pipe.lock:
                 pipe.parent = parent
 
+    def begin_again(self) -> None:
+        """`begin`, of the cell to which output belongs already."""
+        self.begin(self._current[1].parent)
+
     def drain(self) -> None:
         """Pass on everything that is in the current pipes; returns with it in the streams' buffer."""
         if os.getpid() != self._pid:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,6 +56,7 @@ class ClocheKernel(AskingKernel):
     async def do_execute(self, code: str, silent: bool, *args: Any, cell_meta: Any = None, **kwargs: Any) -> Any:
         options = (cell_meta or {}).get("cloche", {})
         if options.get("warm_up"):
+            self._rehearse(options)
             with without_trace(self.shell):
                 reply = await super().do_execute(code, silent, *args, cell_meta=cell_meta, **kwargs)
             if self._capture is not None:
@@ -76,6 +77,13 @@ class ClocheKernel(AskingKernel):
             self._capture.drain()
         self._rebirth.run_hooks()
         return reply
+
+    def _rehearse(self, options: Mapping[str, Any]) -> None:
+        """What is done before a cell, with nothing changed by it."""
+        if "identity" in options:
+            self._rebirth.rehearse(options["identity"])
+        if self._capture is not None:
+            self._capture.begin_again()
 
     @contextmanager
     def _cancel_on_sigint(self, future: asyncio.Future[Any]) -> Iterator[None]:

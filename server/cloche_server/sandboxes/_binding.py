@@ -17,7 +17,7 @@ from typing import Final
 
 from cloche.errors import ClocheError, SandboxUnreachable
 from cloche.models import Failure, SandboxState
-from cloche.models.guest import Identity
+from cloche.models.guest import Identity, RebirthReason
 from cloche_server.clock import to_datetime
 from cloche_server.relay import GuestCall, call_guest
 from cloche_server.sandboxes._changes import retrieve
@@ -80,6 +80,10 @@ class Binding:
         if not self._under_way:
             self.begin(live)
 
+    async def tell_again(self, live: Live) -> None:
+        """What its guest knows, by the way it is told when it is claimed: a rehearsal. Raises what `call_guest` does."""
+        await _tell(live, _identity(live.row, self._registry.clock(), reason=None))
+
     def next_unbound(self) -> Live | None:
         """One to be told while there is time: not under way, and not one that did not answer a moment ago."""
         if self._under_way:
@@ -141,7 +145,7 @@ async def _ask(live: Live, call: GuestCall) -> None:
     (await call_guest(live.uplink.pool, call, 1024)).close()
 
 
-def _identity(row: SandboxRow, now_us: int) -> Identity:
+def _identity(row: SandboxRow, now_us: int, reason: RebirthReason | None = "claim") -> Identity:
     return Identity(
         sandbox_id=row.id,
         epoch=row.epoch,
@@ -149,5 +153,5 @@ def _identity(row: SandboxRow, now_us: int) -> Identity:
         sudo=row.sudo,
         now=to_datetime(now_us),
         seed=secrets.token_hex(32),
-        reason="claim",
+        reason=reason,
     )

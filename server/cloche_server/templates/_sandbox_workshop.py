@@ -86,6 +86,9 @@ class SandboxWorkshop:
         if "pause" in live.driver.capabilities:
             await live.driver.resume(live.row.id)
 
+    async def tell_again(self, live: Live) -> None:
+        await self._sandboxes.binding.tell_again(live)
+
     def handed_out(self, live: Live, begin: bool) -> None:
         self._sandboxes.registry.changed(live.row.id)
         if begin:

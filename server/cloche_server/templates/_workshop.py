@@ -35,6 +35,9 @@ class Workshop(Protocol):
     async def thaw(self, live: Live) -> None:
         """It goes on, at once; nothing when it was not frozen. `ClocheError`."""
 
+    async def tell_again(self, live: Live) -> None:
+        """Its guest hears who it is already, so that a claim is nothing new to it. `ClocheError`."""
+
     def handed_out(self, live: Live, begin: bool) -> None:
         """It is somebody's now: its row says so, and whoever looks after lifecycles is told; its guest, too, if ``begin``."""
 
