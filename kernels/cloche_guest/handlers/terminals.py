@@ -14,9 +14,9 @@ from cloche.models import Model, Page
 from cloche.models.terminals import Hello, Terminal, TerminalCreate, TerminalSize, client_message
 from cloche.terminal_frames import SUBPROTOCOL, FrameError, decode_frame
 from cloche_guest.http import Handler, NoQuery
+from cloche_guest.terminals.actions import Key
 from cloche_guest.terminals.log import Dimensions
 from cloche_guest.terminals.service import TerminalService
-from cloche_guest.terminals.session import Key
 from cloche_guest.terminals.terminal import LiveTerminal
 
 

@@ -13,7 +13,7 @@ out `take_actions()` and lets every client pull again.
 | a client holds the program up, no ack progress for `STALL_S` | stalled: it gets nothing; it resumes or replays when it acks |
 | the same while somebody types | stalled after `STALL_WHILE_TYPING_S` already |
 | hidden | gets `Activity` only; shown again: resumes or replays |
-| INPUT | written once whatever is sent twice; its sender takes control |
+| INPUT | written once whatever is sent twice (`Inputs`); its sender takes control |
 | `written` | `InAck`: the bytes are in the terminal; at once for many, else with the next `tick` |
 
 Control: the last writer that typed or asked. It sets the size and answers the terminal's queries, from `live_from` on:
@@ -26,13 +26,12 @@ Back-pressure: `paused` asks the edge to stop reading the PTY while the slowest 
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
 from cloche.models.terminals import (
     CLOSE_TAKEN_OVER,
-    INPUT_WINDOW_BYTES,
     Ack,
     Activity,
     ClientMessage,
@@ -55,6 +54,8 @@ from cloche.models.terminals import (
     Welcome,
 )
 from cloche.terminal_frames import Frame, FrameType, encode_frame
+from cloche_guest.terminals.actions import Action, Close, Key, Repaint, SetSize, WriteInput
+from cloche_guest.terminals.inputs import InputRefused, Inputs
 from cloche_guest.terminals.log import Chunk, Dimensions, Hole, Item, OutputLog, Place, SizeChange
 from cloche_guest.terminals.preamble import preamble
 
@@ -69,54 +70,6 @@ STALL_WHILE_TYPING_S: Final = 0.5
 ACTIVITY_S: Final = 1.0
 IN_ACK_BYTES: Final = 16 * 1024
 """Input after which an `InAck` does not wait for the next tick: a message for every key doubles what an echo costs."""
-
-MAX_KNOWN_CLIENTS: Final = 256
-"""Clients whose input offset is remembered, the latest ones."""
-
-Key = int
-"""One connection, named by the edge."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriteInput:
-    """Write to the PTY; tell `written` afterwards."""
-
-    client: str
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SetSize:
-    """Give the PTY this size."""
-
-    size: Dimensions
-
-
-@dataclass(frozen=True, slots=True)
-class Repaint:
-    """Make a full-screen program draw anew: one row less for a moment. (Ctrl-L would be typed into the program.)"""
-
-    size: Dimensions
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """End this connection, after what `pull` still has for it."""
-
-    key: Key
-    code: int
-    reason: str
-
-
-Action = WriteInput | SetSize | Repaint | Close
-
-
-@dataclass(slots=True)
-class _Input:
-    """One client's input, over all of its connections."""
-
-    accepted: int
-    written: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +115,7 @@ class TerminalSession:
         self.answered_upto = 0
         self._controller: Key | None = None
         self._clients: dict[Key, _Client] = {}
-        self._inputs: OrderedDict[str, _Input] = OrderedDict()
+        self._inputs = Inputs()
         self._actions: list[Action] = []
         self._typed_at = -STALL_S
 
@@ -198,7 +151,8 @@ class TerminalSession:
         )
         self._clients[key] = client
         if may_write:
-            client.told_written = self._known_input(hello)
+            self._inputs.greet(client.id, hello.in_off, {other.id for other in self._clients.values()})
+            client.told_written = self._inputs.written(client.id)
             if self._controller is None and client.visible:
                 self._controller = key
                 self._apply_size(client)
@@ -253,19 +207,15 @@ class TerminalSession:
         if not client.may_write or frame.type is not FrameType.INPUT:
             self._refuse(client, "forbidden", "this client may only watch")
             return
-        known = self._inputs[client.id]
         if self.exit is not None:
-            client.outbox.append(InAck(off=known.accepted))
+            client.outbox.append(InAck(off=self._inputs.accepted(client.id)))
             return
-        if frame.offset > known.accepted:
-            self._end(key, 1008, f"input at {frame.offset}, expected at most {known.accepted}")
-            return
-        fresh = frame.payload[known.accepted - frame.offset :]
-        if known.accepted + len(fresh) - known.written > INPUT_WINDOW_BYTES:
-            self._end(key, 1008, f"more than {INPUT_WINDOW_BYTES} bytes of input without waiting for in_ack")
+        try:
+            fresh = self._inputs.accept(client.id, frame.offset, frame.payload)
+        except InputRefused as error:
+            self._end(key, 1008, str(error))
             return
         if fresh:
-            known.accepted += len(fresh)
             self._typed_at = now
             self._control(key, client)
             self._actions.append(WriteInput(client.id, fresh))
@@ -285,12 +235,11 @@ class TerminalSession:
 
     def written(self, client_id: str, count: int) -> bool:
         """Input of this client went into the PTY (or, after the exit, nowhere). Whether it should be told at once."""
-        known = self._inputs.get(client_id)
-        if known is None:
+        written = self._inputs.has_written(client_id, count)
+        if written is None:
             return False
-        known.written += count
         told = [client.told_written for client in self._clients.values() if client.id == client_id]
-        return any(known.written - offset >= IN_ACK_BYTES for offset in told)
+        return any(written - offset >= IN_ACK_BYTES for offset in told)
 
     def resize(self, size: Dimensions, now: float) -> None:
         """By the API, whoever controls."""
@@ -365,7 +314,7 @@ class TerminalSession:
                 lost=0 if resume else start,
                 alive=self.exit is None,
                 role=self.role(key),
-                in_off=self._inputs[client.id].accepted if client.may_write else 0,
+                in_off=self._inputs.accepted(client.id) if client.may_write else 0,
             )
         )
         if resume:
@@ -377,18 +326,6 @@ class TerminalSession:
 
     def _live_from(self, key: Key) -> int:
         return self.answered_upto if key == self._controller else self.log.head
-
-    def _known_input(self, hello: Hello) -> int:
-        """Make sure it is known; returns how much of it is written."""
-        known = self._inputs.setdefault(hello.client, _Input(hello.in_off, hello.in_off))
-        self._inputs.move_to_end(hello.client)
-        if known.accepted < hello.in_off:  # acknowledged by an earlier life that this one does not remember
-            known.accepted = known.written = hello.in_off
-        attached = {client.id for client in self._clients.values()}
-        for name in list(self._inputs)[: max(0, len(self._inputs) - MAX_KNOWN_CLIENTS)]:
-            if name not in attached:
-                del self._inputs[name]
-        return known.written
 
     def _acknowledge(self, key: Key, client: _Client, offset: int, now: float) -> None:
         if offset > client.place.offset:
@@ -456,13 +393,12 @@ class TerminalSession:
     def _in_ack(self, client: _Client) -> list[str | bytes]:
         if not client.in_ack_due and self._untold_input(client) < IN_ACK_BYTES:
             return []
-        client.told_written, client.in_ack_due = self._inputs[client.id].written, False
+        client.told_written, client.in_ack_due = self._inputs.written(client.id), False
         return [to_text(InAck(off=client.told_written))]
 
     def _untold_input(self, client: _Client) -> int:
         """Bytes that are written and of which this client does not know that yet."""
-        known = self._inputs.get(client.id) if client.may_write else None
-        return known.written - client.told_written if known is not None else 0
+        return self._inputs.written(client.id) - client.told_written if client.may_write else 0
 
     def _activity(self, client: _Client, now: float) -> list[str | bytes]:
         if self.log.head == client.place.offset or now - client.activity_at < ACTIVITY_S:

@@ -18,10 +18,11 @@ from cloche.terminal_frames import Frame
 from cloche_guest.children import ExitStatus
 from cloche_guest.clock import Clock
 from cloche_guest.contexts import _leftovers
+from cloche_guest.terminals.actions import Close, Key, Repaint, SetSize, WriteInput
 from cloche_guest.terminals.log import Dimensions, OutputLog
 from cloche_guest.terminals.pty import Pty
 from cloche_guest.terminals.recording import OUTPUT, RESIZE, Recording
-from cloche_guest.terminals.session import Close, Key, Repaint, SetSize, TerminalSession, WriteInput
+from cloche_guest.terminals.session import TerminalSession
 
 REPAINT_S: Final = 0.05
 """Between the two size changes of a repaint: programs read their size when the signal arrives, not when it was sent."""

@@ -12,17 +12,9 @@ from hypothesis import strategies as st
 from cloche._terminal_stream import Discarded, Gap, Output, Reset, TerminalStream
 from cloche.models.terminals import Ack, Hello, Resize, Resync, TakeControl, TerminalExit, Visible, client_message
 from cloche.terminal_frames import Frame, FrameType, decode_frame
+from cloche_guest.terminals.actions import Close, Repaint, SetSize, WriteInput
 from cloche_guest.terminals.log import Dimensions, OutputLog
-from cloche_guest.terminals.session import (
-    IN_ACK_BYTES,
-    PAUSE_BYTES,
-    STALL_S,
-    Close,
-    Repaint,
-    SetSize,
-    TerminalSession,
-    WriteInput,
-)
+from cloche_guest.terminals.session import IN_ACK_BYTES, PAUSE_BYTES, STALL_S, TerminalSession
 
 SMALL = Dimensions(80, 24)
 K = 1024
