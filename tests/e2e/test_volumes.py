@@ -151,24 +151,28 @@ def test_volumes_outlive_a_killed_server(own_server: ServerProcess) -> None:
     assert mounted(own_server) == []
 
 
-@pytest.mark.parametrize("change", ["suspend", "stop"])
-def test_a_sandbox_at_rest_keeps_its_volume(
-    connected: Client, volume_id: str, change: str, server: ServerProcess
-) -> None:
-    with Sandbox.create(client=connected, driver="gvisor", volumes={"/data": "data"}) as sandbox:
-        sandbox.run("open('/data/file', 'w').write('before')")
-        with server.client() as http:
-            response = http.post(f"/v1/sandboxes/{sandbox.id}/{change}")
-            assert response.status_code == 200, response.text
+def test_sandboxes_at_rest_keep_their_volume(connected: Client, volume_id: str, server: ServerProcess) -> None:
+    """Suspended and stopped ones: it is unmounted, and theirs."""
+    with (
+        Sandbox.create(client=connected, driver="gvisor", volumes={"/data": "data"}) as suspended,
+        Sandbox.create(client=connected, driver="gvisor", volumes={"/data": "data"}) as stopped,
+    ):
+        suspended.run("open('/data/file', 'w').write('before')")
+        assert stopped.exec("cat /data/file").stdout == "before"
+        suspended.suspend()
+        stopped.stop()
         until(lambda: mounted(server) == [])
         assert connected.volumes.get("data").used_bytes > 0
-        with pytest.raises(Conflict):
+        with pytest.raises(Conflict) as caught:
             connected.volumes.delete("data")
+        assert set(caught.value.details["sandboxes"]) == {suspended.id, stopped.id}
         with Sandbox.create(client=connected, driver="runc", volumes={"/data": "data"}) as other:
             other.exec("echo meanwhile > /data/file").raise_for_error()
-        woken = Sandbox.connect(sandbox.id, client=connected)
-        assert woken.exec("cat /data/file; touch /data/more; ls /data").stdout == "meanwhile\nfile\nmore\n"
-        assert mounted(server) == [volume_id]
+        for sandbox, seen in ((suspended, ["file", "more"]), (stopped, ["evenmore", "file", "more"])):
+            woken = Sandbox.connect(sandbox.id, client=connected)
+            woken.exec(f"touch /data/{'more' if sandbox is suspended else 'evenmore'}").raise_for_error()
+            assert woken.exec("cat /data/file; ls /data").stdout == "\n".join(["meanwhile", *seen, ""])
+            assert mounted(server) == [volume_id]
 
 
 def test_a_fork_has_the_volumes_of_its_source(connected: Client, volume_id: str, server: ServerProcess) -> None:
