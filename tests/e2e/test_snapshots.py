@@ -38,6 +38,12 @@ AT_REST = {"running", "paused", "suspended", "stopped", "failed"}
 """States in which a sandbox may stay."""
 
 
+def create(client: httpx.Client, **body: Any) -> str:
+    answer = client.post("/v1/sandboxes", json=body)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
 def restore(client: httpx.Client, sandbox_id: str, snapshot: str) -> dict[str, Any]:
     answer = client.post(f"/v1/sandboxes/{sandbox_id}/restore", json={"snapshot": snapshot})
     assert answer.status_code == 200, answer.text
@@ -93,9 +99,7 @@ def test_files_are_rolled_back_on_both_drivers(
     restore(client, sandbox_id, made["id"])
     assert inside.read(client, sandbox_id, "/workspace/a") == "one"
     assert inside.run(client, sandbox_id, "print('x' in globals())") == "False"
-    created = client.post("/v1/sandboxes", json={"snapshot": made["id"], "env": {"NEW": "1"}})
-    assert created.status_code == 201, created.text
-    child = created.json()["id"]
+    child = create(client, snapshot=made["id"], env={"NEW": "1"})
     assert inside.read(client, child, "/workspace/a") == "one"
     assert inside.run(client, child, 'import os; print(os.environ["NEW"])') == "1"
     client.delete(f"/v1/sandboxes/{child}")
@@ -109,6 +113,7 @@ def test_an_archive_is_a_sandbox_with_its_memory(
     inside.run(client, sandbox_id, 'x = 41; open("/workspace/a", "w").write("one")')
     made = inside.snapshot(client, sandbox_id, name="carried")
     with client.stream("GET", "/v1/snapshots/carried/export") as answer, tempfile.TemporaryFile() as file:
+        assert answer.status_code == 200
         for part in answer.iter_bytes():
             file.write(part)
         assert file.tell() < made["size_bytes"] + 4 * 2**20, "holes are not carried"
@@ -116,7 +121,7 @@ def test_an_archive_is_a_sandbox_with_its_memory(
         back = client.post("/v1/snapshots/import?name=back", content=file)
     assert back.status_code == 201, back.text
     assert back.json()["digest"] == made["digest"]
-    child = client.post("/v1/sandboxes", json={"snapshot": "back"}).json()["id"]
+    child = create(client, snapshot="back")
     known = "print(x)" if driver == "gvisor" else "print(41)"
     assert inside.run(client, child, known) == "41"
     assert inside.read(client, child, "/workspace/a") == "one"
@@ -128,7 +133,9 @@ def test_memory_of_another_runtime_is_refused_with_both_versions(
 ) -> None:
     """As an archive from a server with another runsc would be: it is taken in, and cannot be started here."""
     made = inside.snapshot(client, make_sandbox(driver="gvisor"))
-    archive = client.get(f"/v1/snapshots/{made['id']}/export").content
+    exported = client.get(f"/v1/snapshots/{made['id']}/export")
+    assert exported.status_code == 200, exported.text
+    archive = exported.content
     for version, status in ((None, 201), ("0.0~20990101", 409)):
         back = client.post("/v1/snapshots/import", content=as_saved_by(version, archive))
         assert back.status_code == 201, back.text
@@ -220,7 +227,7 @@ def small_server(image: str) -> Iterator[ServerProcess]:
 def test_a_full_disk_harms_nothing(small_server: ServerProcess, driver: str) -> None:
     snapshots = small_server.data_dir / "snapshots"
     with small_server.client() as client:
-        sandbox_id = client.post("/v1/sandboxes", json={"driver": driver}).json()["id"]
+        sandbox_id = create(client, driver=driver)
         inside.run(client, sandbox_id, 'import os; x = 41; open("/workspace/big", "wb").write(os.urandom(48 << 20))')
         for path, body in (("snapshots", {"name": "n"}), ("fork", {"memory": driver == "gvisor", "count": 2})):
             answer = client.post(f"/v1/sandboxes/{sandbox_id}/{path}", json=body)
@@ -253,9 +260,7 @@ class Crashes:
         self.outcomes: Counter[str] = Counter()
 
     def fresh(self, client: httpx.Client) -> None:
-        answer = client.post("/v1/sandboxes", json={"driver": "gvisor", "warm": False})
-        assert answer.status_code == 201, answer.text
-        self.sandbox_id = answer.json()["id"]
+        self.sandbox_id = create(client, driver="gvisor", warm=False)
         self.write(client, self.x)
 
     def write(self, client: httpx.Client, x: int) -> None:
