@@ -263,7 +263,8 @@ def _nothing_soon(sandbox_id: str, roots: Path) -> None:
 def test_kill_9_of_the_command_that_saves(
     driver: OciDriver, source: Sandbox, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gVisor saves itself. The first kill comes with the command; later ones may come too late: both outcomes are whole ones."""
+    """gVisor saves itself. The first command that is killed would not end by itself; the others may be quicker than the kill:
+    both outcomes are whole ones."""
     outcomes = []
     for turn in range(KILL_POINTS):
         with monkeypatch.context() as patched:
@@ -288,7 +289,7 @@ def _spawning_and_killing(delay_s: float) -> Callable[..., Awaitable[asyncio.sub
     spawn = asyncio.create_subprocess_exec
 
     async def spawn_and_kill(*words: str, **options: Any) -> asyncio.subprocess.Process:
-        process = await spawn(*words, **options)
+        process = await spawn(*(words if delay_s else ("/bin/sleep", "1000")), **options)
 
         def kill() -> None:
             with suppress(ProcessLookupError):
