@@ -183,15 +183,16 @@ class LiveContext:
         """
         if self._kernel is None:
             await asyncio.shield(self.started)
-        if self._kernel is not None:
-            content = change.for_kernel(self.id, self.body.env)
-            has_runs = self._execution is not None or bool(self._turns.run_ids)
-            if change.may_wait and not has_runs and not self._kernel.has_hooks:
-                self._kernel.pending.put(content)
-                if change.is_told_at_once:
-                    self._kernel.pending.say()
-            else:
-                await self._kernel.take_on(content)
+        if self._kernel is not None and not self.will_adopt(change):
+            await self._kernel.take_on(change.for_kernel(self.id, self.body.env))
+
+    def will_adopt(self, change: IdentityChange) -> bool:
+        """As `adopt`, without a wait: the kernel hears of it with its next cell. False: it must hear of it before."""
+        has_runs = self._execution is not None or bool(self._turns.run_ids)
+        if self._kernel is None or not change.may_wait or has_runs or self._kernel.has_hooks:
+            return False
+        self._kernel.pending.put(change.for_kernel(self.id, self.body.env))
+        return True
 
     async def rehearse(self, body: RunCreate) -> RunRecord | None:
         """A run the whole way, so that the next one costs no more than those after it: what was restored is slow at its first

@@ -175,7 +175,8 @@ class ContextService:
     async def adopt(self, change: IdentityChange) -> None:
         """Tell all kernels that the sandbox is another one now. One that does not answer in `ADOPT_S` hears of it when it
         can; code that is stuck must not hold up the sandbox."""
-        telling = {asyncio.create_task(context.adopt(change)): context.id for context in self._contexts.values()}
+        now = [context for context in self._contexts.values() if not context.will_adopt(change)]
+        telling = {asyncio.create_task(context.adopt(change)): context.id for context in now}
         if not telling:
             return
         self._adopting |= telling.keys()
