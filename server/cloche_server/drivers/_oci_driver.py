@@ -36,6 +36,7 @@ from cloche_server.drivers._checkpoint import allocated_bytes, names_and_size, r
 from cloche_server.drivers._checkpoint_maker import CheckpointMaker
 from cloche_server.drivers._console import read_console
 from cloche_server.drivers._exit_record import explain
+from cloche_server.drivers._launching import LauncherAhead
 from cloche_server.drivers._layout import Layout
 from cloche_server.drivers._made_by import OTHER_PROCESSOR, check_processor, check_runtime
 from cloche_server.drivers._removal import delete_tree, remove_cgroup
@@ -62,6 +63,7 @@ class OciDriver:
         self._layout = layout
         self._cgroups = cgroups
         self._under_way = UnderWay()
+        self._launcher = LauncherAhead()
         self._watching = Watching(runtime, layout, self._cgroup, self._under_way)
         self._checkpoints = CheckpointMaker(runtime, layout, self._cgroup, self._watching)
 
@@ -83,6 +85,7 @@ class OciDriver:
 
     def close(self) -> None:
         self._watching.close()
+        self._launcher.close()
 
     # -- starting
 
@@ -142,7 +145,7 @@ class OciDriver:
     async def _attempt(self, spec: SandboxSpec, probe: Probe | None, saved: WhenSaved | None) -> None:
         paths, cgroup = self._layout.of(spec.sandbox_id), self._cgroup(spec.sandbox_id)
         try:
-            await start_once(spec, self._runtime, self._layout, cgroup, saved)
+            await start_once(spec, self._runtime, self._layout, cgroup, self._launcher, saved)
             await self._hear_from(spec.sandbox_id, probe)
         except (OSError, LookupError, ValueError) as error:
             raise AttemptFailed(str(error), read_console(paths)) from error

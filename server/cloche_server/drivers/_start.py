@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import resource
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -19,14 +18,13 @@ from cloche_server.drivers._base import UPLINK_MOUNT, SandboxSpec, WhenSaved
 from cloche_server.drivers._cgroup import WORK_BYTES, Cgroup
 from cloche_server.drivers._cgroup_files import EARLY_WEIGHT, MEBIBYTE, NORMAL_WEIGHT
 from cloche_server.drivers._checkpoint import BOUND_PER_GIB_S, DISK, read_record
-from cloche_server.drivers._console import open_first_words, read_console
+from cloche_server.drivers._console import read_console
 from cloche_server.drivers._control import Control, ControlFailed, controlling, until_listening
-from cloche_server.drivers._launch_orders import LaunchOrders, launcher_environment, pick_stage
+from cloche_server.drivers._launch_orders import LaunchOrders, pick_stage
+from cloche_server.drivers._launching import LauncherAhead, end_of
 from cloche_server.drivers._layout import Layout, SandboxPaths
 from cloche_server.drivers._oci_spec import OPEN_FILES, build_config
 from cloche_server.drivers._runtimes import Runtime, saves_memory
-
-_LAUNCHER: Final = Path(__file__).with_name("_launcher.py")
 
 RUNTIME_BOUND_S: Final = 20.0
 """For the runtime's command. Measured: 0.1 to 0.4 s; a machine that is busy with other starts needs seconds."""
@@ -52,7 +50,12 @@ class AttemptFailed(Exception):
 
 
 async def start_once(
-    spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup, saved: WhenSaved | None = None
+    spec: SandboxSpec,
+    runtime: Runtime,
+    layout: Layout,
+    cgroup: Cgroup,
+    ahead: LauncherAhead,
+    saved: WhenSaved | None = None,
 ) -> None:
     """`AttemptFailed`, or `OSError`, `LookupError` or `ValueError` from the preparations, or what ``saved`` raises."""
     with_memory = spec.checkpoint is not None and saves_memory(runtime)
@@ -64,20 +67,21 @@ async def start_once(
     write_orders(spec, runtime, layout, cgroup)
     paths = layout.of(spec.sandbox_id)
     if with_memory:
-        await _start_with_memory(spec, runtime, paths, cgroup, saved or _saved_long_ago())
+        await _start_with_memory(spec, runtime, paths, cgroup, ahead, saved or _saved_long_ago())
+        ahead.make_soon()
     else:
-        await _launch(paths, cgroup, runtime_bound_s(spec))
+        await _launch(ahead, paths, cgroup, runtime_bound_s(spec))
         cgroup.raise_memory(memory_limit(spec, runtime))
 
 
 async def _start_with_memory(
-    spec: SandboxSpec, runtime: Runtime, paths: SandboxPaths, cgroup: Cgroup, saved: WhenSaved
+    spec: SandboxSpec, runtime: Runtime, paths: SandboxPaths, cgroup: Cgroup, ahead: LauncherAhead, saved: WhenSaved
 ) -> None:
     """All of it but its processes is made at once, also before everything is saved. The runtime's command needs 15 ms to end
     after that, which are not waited for. A runtime tells its guest the limit it finds when it starts, so the allowance for itself
     comes later; but a guest that filled its memory before it was saved needs it while it is restored."""
     limit, control = memory_limit(spec, runtime), runtime.control(paths)
-    making = asyncio.create_task(_launch(paths, cgroup, RUNTIME_BOUND_S))
+    making = asyncio.create_task(_launch(ahead, paths, cgroup, RUNTIME_BOUND_S))
     try:
         with _stepping_back(cgroup, saved):
             await until_listening(control, making)
@@ -228,26 +232,13 @@ def _first_id(runtime: Runtime, layout: Layout, sandbox_id: str) -> int | None:
     return _idmap.first_id(_idmap.take_slot(layout.id_slots, sandbox_id))
 
 
-async def _launch(paths: SandboxPaths, cgroup: Cgroup, bound_s: float) -> None:
+async def _launch(ahead: LauncherAhead, paths: SandboxPaths, cgroup: Cgroup, bound_s: float) -> None:
     """Run the launcher, which becomes the runtime's command; that ends when the sandbox runs."""
-    with open_first_words(paths) as words:
-        launcher = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(_LAUNCHER), str(paths.orders)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=words,
-            start_new_session=True,
-            env=launcher_environment(),
-        )
     try:
         async with asyncio.timeout(bound_s):
-            code = await launcher.wait()
+            code = await end_of(ahead.launch(paths))
     except TimeoutError:
         raise AttemptFailed(f"no sandbox after {bound_s:.0f} s", read_console(paths)) from None
-    finally:
-        if launcher.returncode is None:
-            launcher.kill()
-            await launcher.wait()
     if code != 0:
         await _until_empty(cgroup)
         raise AttemptFailed(f"the runtime ended with {code}", read_console(paths))

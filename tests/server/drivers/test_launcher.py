@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import select
 import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cloche.errors import SandboxStartFailed
-from cloche_server.drivers import OciDriver, _launcher, _start
+from cloche_server.drivers import OciDriver, SandboxSpec, _launcher, _launching, _oci_driver, _start
+from cloche_server.drivers._cgroup import Cgroup
+from cloche_server.drivers._launching import LauncherAhead
+from cloche_server.drivers._layout import Layout
+from cloche_server.drivers._runtimes import Runtime
 
 from .harness import NOTHING, Limits, make_spec, new_id, running, traces
 
@@ -94,9 +102,85 @@ def test_a_launcher_that_cannot_even_begin_says_why(
     """It was silent until its console was open: "the runtime ended with 1", and an empty output."""
     broken = tmp_path / "_launcher.py"
     broken.write_text("def main(:\n")
-    monkeypatch.setattr(_start, "_LAUNCHER", broken)
+    monkeypatch.setattr(_launching, "_LAUNCHER", broken)
     spec = make_spec(new_id(), rootfs, scratch)
     with pytest.raises(SandboxStartFailed, match=r"(?s)ended with 1.*SyntaxError") as caught:
         asyncio.run(driver.start(spec))
     assert "def main(:" in str(caught.value.details["output"])
     assert traces(spec.sandbox_id, roots) == NOTHING
+
+
+@pytest.fixture
+def ahead(driver: OciDriver) -> Iterator[LauncherAhead]:
+    """Of a driver of this test's own, with a launcher that waits."""
+    fresh = LauncherAhead()
+    before, driver._launcher = driver._launcher, fresh
+    fresh._make()
+    yield fresh
+    fresh.close()
+    driver._launcher = before
+
+
+def test_a_launcher_that_waits_is_the_next_ones(
+    ahead: LauncherAhead, driver: OciDriver, rootfs: Path, scratch: Path
+) -> None:
+    waiting = ahead._waiting
+    assert waiting is not None
+    with running(driver, rootfs, scratch) as sandbox:
+        assert waiting.returncode == 0
+        assert ahead._waiting is None
+        assert sandbox.check("print('alive')") == "alive"
+
+
+@pytest.mark.expected_logs("start . of sandbox")
+def test_a_launcher_that_waited_says_why_it_fails(
+    ahead: LauncherAhead, driver: OciDriver, rootfs: Path, roots: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_oci_driver, "START_ATTEMPTS", 1)
+    monkeypatch.setattr(_start, "write_orders", _breaking(_start.write_orders))
+    spec = make_spec(new_id(), rootfs, scratch)
+    with pytest.raises(SandboxStartFailed, match="/no/such/image") as caught:
+        asyncio.run(driver.start(spec))
+    assert "/no/such/image" in str(caught.value.details["output"])
+    assert ahead._waiting is None
+    assert traces(spec.sandbox_id, roots) == NOTHING
+
+
+def _breaking(write: Callable[..., None]) -> Callable[..., None]:
+    def write_wrong_ones(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup) -> None:
+        write(spec, runtime, layout, cgroup)
+        orders = layout.of(spec.sandbox_id).orders
+        orders.write_text(json.dumps(json.loads(orders.read_text()) | {"rootfs": "/no/such/image"}))
+
+    return write_wrong_ones
+
+
+def test_one_that_died_while_it_waited_is_not_missed(
+    ahead: LauncherAhead, driver: OciDriver, rootfs: Path, scratch: Path
+) -> None:
+    waiting = ahead._waiting
+    assert waiting is not None
+    waiting.kill()
+    os.waitid(os.P_PID, waiting.pid, os.WEXITED | os.WNOWAIT)
+    with running(driver, rootfs, scratch) as sandbox:
+        assert sandbox.check("print('alive')") == "alive"
+
+
+AHEAD = """
+import time
+from cloche_server.drivers._launching import LauncherAhead
+ahead = LauncherAhead()
+ahead._make()
+print(ahead._waiting.pid, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_it_ends_with_its_server() -> None:
+    with subprocess.Popen([sys.executable, "-c", AHEAD], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        launcher = os.pidfd_open(int(server.stdout.readline()))
+        assert not select.select([launcher], [], [], 0)[0]
+        server.kill()
+    assert select.select([launcher], [], [], 60)[0]
+    os.close(launcher)
