@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -25,6 +26,8 @@ from bench import watches as watches_bench
 from bench._gateway import Gateway
 from bench._report import Table, report
 from cloche import Client, ClocheError
+from cloche._config import data_dirs
+from cloche_server.images import ImageStore
 
 drivers_option = click.option("--driver", "drivers", multiple=True, help="[default: all that work]; repeatable.")
 image_option = click.option("--image", help="[default: the server's]")
@@ -199,11 +202,13 @@ def density(image: str | None, drivers: Sequence[str], n: int, as_json: bool) ->
     "--megabytes", default=20, show_default=True, help="Of the frame in the source's kernel; 0: not even pandas."
 )
 @click.option("-n", default=5, show_default=True, help="Forks of each size.")
+@click.option("--bare", is_flag=True, help="Against runsc alone, for one child. As root, beside the server.")
 @json_option
-def fork(image: str | None, counts: Sequence[int], megabytes: int, n: int, as_json: bool) -> None:
+def fork(image: str | None, counts: Sequence[int], megabytes: int, n: int, bare: bool, as_json: bool) -> None:
     """Pause of the source, and answers of the children."""
+    rootfs_of = (lambda digest: ImageStore(data_dirs(os.environ)[0]).resolve(digest).rootfs) if bare else None
     with Client() as client:
-        tables = fork_bench.measure(client, image, counts, megabytes, n)
+        tables = fork_bench.measure(client, image, counts, megabytes, n, rootfs_of)
     report(tables, as_json=as_json)
 
 
