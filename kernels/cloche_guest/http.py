@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
@@ -12,6 +13,7 @@ from typing import Any, Final, TypeVar
 import pydantic
 from pydantic import BaseModel, JsonValue
 from tornado import httputil, web
+from tornado.http1connection import HTTP1Connection
 
 from cloche.errors import (
     BodyTooLarge,
@@ -121,6 +123,14 @@ class Handler(web.RequestHandler):
         """Send a model and finish."""
         self.set_status(status)
         self.finish(model.model_dump_json())
+
+    def finish(self, chunk: str | bytes | dict[str, Any] | None = None) -> asyncio.Future[None]:
+        """Tornado hangs up behind an answer that is given before the request was read to its end. It is said, or the next
+        request would be sent into a connection that is just being closed."""
+        connection = self.request.connection
+        if isinstance(connection, HTTP1Connection) and not connection._read_finished and not self._headers_written:
+            self.set_header("Connection", "close")
+        return super().finish(chunk)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = self._to_error(status_code, (kwargs.get("exc_info") or (None, None, None))[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -114,6 +115,21 @@ def test_actions_without_a_body_refuse_one_with_fields(shared: Context) -> None:
 def test_an_unknown_run_is_not_found(shared: Context) -> None:
     error = shared.guest.call("GET", f"{shared.path}/runs/run-000000000000", status=404)
     assert error["details"] == {"kind": "run", "id": "run-000000000000"}
+
+
+@pytest.mark.parametrize(("path", "stays"), [("/v1/nothing", False), ("/v1/health", True)])
+def test_a_connection_that_will_be_closed_says_so(guest: Guest, path: str, stays: bool) -> None:
+    """It did not where it answered before the request was read to its end. The next request of the client was sent into a
+    connection that was just being closed."""
+    with socket.create_connection(("127.0.0.1", guest.port), timeout=60) as connection:
+        for _ in range(2 if stays else 1):
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: guest\r\n\r\n".encode())
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            answer.read()
+            assert answer.will_close is not stays
+        if not stays:
+            assert connection.recv(1) == b""
 
 
 @pytest.mark.parametrize("chunked", [False, True])

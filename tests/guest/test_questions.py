@@ -32,7 +32,7 @@ def test_questions_are_answered_while_a_run_is_busy(busy: Context) -> None:
     assert inspected["found"]
     assert "square root" in inspected["data"]["text/plain"]
     assert busy.variables()["numbers"]["length"] == 3
-    assert time.monotonic() - asked < 10
+    assert time.monotonic() - asked < 30
 
 
 def test_inspecting_nothing_finds_nothing(shared: Context) -> None:
