@@ -371,8 +371,9 @@ def test_a_page_waits_for_its_port_and_outlives_its_program(site: Site) -> None:
     assert other.get("/", Cookie=cookie).status_code == 200
     other.api("DELETE", f"{site.base}/processes/{process}")
     assert other.get("/", Cookie=cookie).status_code in {502, 503}
-    other.start_app()
+    process = other.start_app()
     assert other.get("/", Cookie=cookie).status_code == 200
+    other.api("DELETE", f"{site.base}/processes/{process}")
 
 
 def test_revoking_ends_what_is_open(site: Site) -> None:
