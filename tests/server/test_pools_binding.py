@@ -16,7 +16,7 @@ from cloche_server.sandboxes._binding import Binding
 from .conftest import Harness, harness
 from .fake_driver import FakeDriver
 from .fake_guest import echo
-from .test_pools import close_guests, create, guest_raw, pool_with, refuse, told, until
+from .test_pools import close_guests, create, filled, guest_raw, pool_with, refuse, told, until
 
 pytestmark = pytest.mark.usefixtures("nobody_has_time")
 
@@ -173,6 +173,7 @@ async def test_the_next_server_tells_it(short_dir: Path, heard: bool) -> None:
         first = replies[before].identity
         assert first is not None
         assert first.env == ({"A": "1"} if heard else {})
+        await filled(new, 3)  # else a refill under way breaks, and says so
         await close_guests(new)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final, Protocol
 
 from cloche.models import SandboxCreate
@@ -51,7 +52,11 @@ class Creates:
         alone = self._pools.foreground.is_quiet
         with self._pools.foreground.create():
             ready = self._pools.claim(principal.owner, wanted, key, begin=alone)
-            return ready if ready is not None else await self._make(principal, wanted, claim)
+            if ready is None:
+                return await self._make(principal, wanted, claim)
+            if alone:
+                await asyncio.sleep(0)  # its guest is told while the answer is made, not after that
+            return ready
 
     async def _make(self, principal: Principal, wanted: SandboxCreate, claim: Claim | None) -> SandboxRow:
         if wanted.snapshot is not None:
