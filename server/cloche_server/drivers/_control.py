@@ -26,8 +26,8 @@ FILES: Final = ("checkpoint.img", "pages_meta.img", "pages.img")
 MAX_ANSWER_BYTES: Final = 1 << 20
 """A failure comes with the stack of the runtime, some 10 KB."""
 
-AGAIN_S: Final = 0.002
-"""Between two tries to connect to a sandbox that is being made."""
+AGAIN_S: Final = 0.004
+"""Between two tries to connect to a sandbox that is being made. A try takes 0.15 ms, beside a source that is saved."""
 
 SAVE: Final = {
     "key": None,
