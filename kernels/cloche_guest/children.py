@@ -26,6 +26,9 @@ from cloche_guest.credentials import being, can_be_another
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
+TOLD_S: Final = 5.0
+"""For the parent of a process that was killed to tell that it has ended, which takes some milliseconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Account:
@@ -48,15 +51,20 @@ class ExitStatus:
 class Child:
     """One process, leader of its own session and group. `exited` gets its status, once.
 
-    `popen` is None for a process that was started by another of ours.
+    `parent` is the child of ours that has started it, when we have not.
     """
 
     def __init__(
-        self, pid: int, exited: asyncio.Future[ExitStatus], popen: subprocess.Popen[bytes] | None = None
+        self,
+        pid: int,
+        exited: asyncio.Future[ExitStatus],
+        popen: subprocess.Popen[bytes] | None = None,
+        parent: Child | None = None,
     ) -> None:
         self.pid = pid
         self.exited = exited
         self._popen = popen
+        self._parent = parent
 
     def signal_group(self, number: int) -> None:
         """Signal the process and the members of its group; nothing happens when it has ended.
@@ -66,6 +74,20 @@ class Child:
         if not self.exited.done():
             with contextlib.suppress(ProcessLookupError):
                 self._signal(number)
+
+    async def kill(self) -> None:
+        """SIGKILL to the group; returns when the process has ended. A parent that does not tell of it within `TOLD_S` (the
+        user's code may have stopped it) is ended as well, and its children become ours."""
+        self.signal_group(signal.SIGKILL)
+        if self._parent is not None and not await self._ends_within(TOLD_S):
+            await self._parent.kill()
+            if not await self._ends_within(TOLD_S):  # the parent took its status and kept it
+                self._end(ExitStatus(signal=signal.SIGKILL))
+        await asyncio.shield(self.exited)
+
+    async def _ends_within(self, bound_s: float) -> bool:
+        await asyncio.wait((self.exited,), timeout=bound_s)
+        return self.exited.done()
 
     def _signal(self, number: int) -> None:
         try:
@@ -140,10 +162,10 @@ class Children:
         self._children[child.pid] = child
         return child
 
-    def adopt(self, pid: int) -> Child:
-        """A process that a child of ours has started. Its exit is told by `note_exit`; or it becomes our own child when its
+    def adopt(self, pid: int, parent: Child) -> Child:
+        """A process that `parent` has started. Its exit is told by `note_exit`; or it becomes our own child when its
         parent dies, and is collected like the others."""
-        child = self._children[pid] = Child(pid, asyncio.get_running_loop().create_future())
+        child = self._children[pid] = Child(pid, asyncio.get_running_loop().create_future(), parent=parent)
         return child
 
     def note_exit(self, pid: int, status: ExitStatus) -> None:

@@ -332,6 +332,17 @@ def test_contexts_outlive_their_zygote_and_their_end_is_told(forking: Guest) -> 
     context.delete()
 
 
+def test_a_context_is_deleted_though_its_zygote_was_stopped(forking: Guest) -> None:
+    """Stopped by the user's code, it tells of no end."""
+    context, deleted = create_forked(forking), create_forked(forking)
+    zygote = zygote_of(deleted)
+    context.ok(f"kept = 1; import os; os.kill({zygote}, {signal.SIGSTOP:d})")
+    deleted.delete()
+    assert not is_running(zygote)
+    assert context.value("kept") == "1"
+    context.delete()
+
+
 def test_packages_that_come_later_are_there_in_the_next_kernel(forking: Guest, forked: Context) -> None:
     """A fork would have old modules in its memory and new ones on the disk."""
     packages: Path = forking.packages  # type: ignore[attr-defined]

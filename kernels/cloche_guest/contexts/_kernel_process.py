@@ -125,8 +125,7 @@ class KernelProcess:
     async def kill(self) -> None:
         """End it and everything it has started, now."""
         members = _leftovers.members(_leftovers.read_processes(), self._child.pid, self._mark)
-        self._child.signal_group(signal.SIGKILL)
-        await asyncio.shield(self._child.exited)
+        await self._child.kill()
         await _leftovers.end_members(self._child.pid, self._mark, members)
 
     async def terminate(self, grace_s: float) -> None:

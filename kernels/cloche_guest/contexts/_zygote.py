@@ -95,8 +95,7 @@ class Zygote:
     async def end(self) -> None:
         """Kernels go on."""
         self._close("it was ended")
-        self._child.signal_group(signal.SIGKILL)
-        await asyncio.shield(self._child.exited)
+        await self._child.kill()
         self._log.close()
 
     async def _ask(self, message: Mapping[str, Any], descriptors: Sequence[int], bound_s: float) -> dict[str, Any]:
@@ -150,7 +149,7 @@ class Zygote:
         if parent_of(pid) != self._child.pid:
             raise ValueError(f"process {pid} is not its child")
         self._kernels.add(pid)
-        return self._children.adopt(pid)
+        return self._children.adopt(pid, self._child)
 
     def _has_exited(self, pid: int, status: int, *, by_signal: bool) -> None:
         if pid not in self._kernels:
