@@ -105,7 +105,15 @@ class ServerProcess:
                 client.delete(f"/v1/pools/{item['name']}")
             for item in client.get("/v1/sandboxes?limit=200").json()["items"]:
                 client.delete(f"/v1/sandboxes/{item['id']}")
+        self._until_removed()
         self.stop()
+
+    def _until_removed(self, bound_s: float = 60) -> None:
+        """One that a pool was being filled with is removed once it is made."""
+        deadline = time.monotonic() + bound_s
+        while left := [path.name for driver in ("gvisor", "runc") for path in self.directory.glob(f"run/{driver}/*")]:
+            assert time.monotonic() < deadline, f"left running: {left}"
+            time.sleep(0.05)
 
 
 def memory_kib(pid: int) -> int:
