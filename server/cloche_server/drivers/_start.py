@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from cloche_server.drivers._cgroup import WORK_BYTES, Cgroup
 from cloche_server.drivers._cgroup_files import EARLY_WEIGHT, MEBIBYTE, NORMAL_WEIGHT
 from cloche_server.drivers._checkpoint import BOUND_PER_GIB_S, DISK, read_record
 from cloche_server.drivers._console import read_console
-from cloche_server.drivers._control import Control, ControlFailed, controlling, until_listening
+from cloche_server.drivers._control import ControlFailed, controlling, until_listening
 from cloche_server.drivers._launch_orders import LaunchOrders, pick_stage
 from cloche_server.drivers._launching import LauncherAhead, end_of
 from cloche_server.drivers._layout import Layout, SandboxPaths
@@ -87,10 +87,11 @@ async def _start_with_memory(
             await until_listening(control, making)
         cgroup.raise_memory(limit + WORK_BYTES)
         async with controlling(control) as sandbox:
-            await sandbox.add_loopback()
+            await _obeyed(RUNTIME_BOUND_S, sandbox.add_loopback(), paths)
             await asyncio.shield(saved)
             check_checkpoint(spec, runtime)
-            await _restore(spec, paths, sandbox)
+            assert spec.checkpoint is not None
+            await _obeyed(runtime_bound_s(spec), sandbox.restore(spec.checkpoint), paths)
         await making
     finally:
         making.cancel()
@@ -98,14 +99,13 @@ async def _start_with_memory(
     cgroup.settle_memory(limit)
 
 
-async def _restore(spec: SandboxSpec, paths: SandboxPaths, sandbox: Control) -> None:
-    assert spec.checkpoint is not None
-    seconds = runtime_bound_s(spec)
+async def _obeyed(bound_s: float, order: Awaitable[None], paths: SandboxPaths) -> None:
+    """`AttemptFailed` when the runtime refuses it, goes away, or does not answer."""
     try:
-        async with asyncio.timeout(seconds):
-            await sandbox.restore(spec.checkpoint)
+        async with asyncio.timeout(bound_s):
+            await order
     except TimeoutError:
-        raise AttemptFailed(f"no sandbox after {seconds:.0f} s", read_console(paths)) from None
+        raise AttemptFailed(f"no sandbox after {bound_s:.0f} s", read_console(paths)) from None
     except ControlFailed as failure:
         raise AttemptFailed("the runtime could not restore it", str(failure)) from failure
 

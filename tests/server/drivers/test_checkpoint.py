@@ -378,6 +378,39 @@ def test_a_runtime_that_hangs_is_bounded(
         assert source.check("print('alive')") == "alive"
 
 
+@pytest.mark.expected_logs("start 1 of sandbox")
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGSTOP, "no sandbox after"), (signal.SIGKILL, "went away")])
+def test_a_runtime_that_hangs_or_dies_before_the_restore_is_a_failed_start(
+    drivers: dict[str, OciDriver],
+    roots: Path,
+    rootfs: Path,
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    said: str,
+) -> None:
+    driver, add_loopback = drivers["gvisor"], Control.add_loopback
+    with running(driver, rootfs, scratch / "source") as source:
+        save(source, scratch / "saved")
+        spec = make_spec(new_id(), rootfs, source.uplink.directory, checkpoint=scratch / "saved")
+
+        async def add_loopback_after_a_signal(control: Control) -> None:
+            for pid in driver._cgroup(spec.sandbox_id).pids():
+                os.kill(pid, number)
+            await add_loopback(control)
+
+        async def start() -> None:
+            async with asyncio.timeout(60):
+                await driver.start(spec)
+
+        monkeypatch.setattr(Control, "add_loopback", add_loopback_after_a_signal)
+        monkeypatch.setattr("cloche_server.drivers._oci_driver.START_ATTEMPTS", 1)
+        monkeypatch.setattr("cloche_server.drivers._start.RUNTIME_BOUND_S", 2.0)
+        with pytest.raises(SandboxStartFailed, match=said):
+            asyncio.run(start())
+        assert traces(spec.sandbox_id, roots) == NOTHING
+
+
 LONG_S = 60.0
 """Of a bound that must not be waited out; a removal takes 20 ms, and some seconds at the most on a busy machine."""
 
