@@ -19,4 +19,9 @@ def argv_of(program: Program, default: str = SHELLS[-1]) -> list[str]:
 
 def first_shell(preferred: str = "") -> str:
     """That one, or else the first that is there."""
-    return next((path for path in (preferred, *SHELLS) if path and os.access(path, os.X_OK)), SHELLS[-1])
+    return next((path for path in (preferred, *SHELLS) if _is_program(path)), SHELLS[-1])
+
+
+def _is_program(path: str) -> bool:
+    """Of a directory, too, it is said that it may be executed."""
+    return os.path.isfile(path) and os.access(path, os.X_OK)
