@@ -16,6 +16,7 @@ from cloche._life import Life
 from cloche._pages import all_pages
 from cloche._patience import Patience
 from cloche._snapshots import RetentionOption, SnapshotLike, reference_of
+from cloche.errors import InvalidRequest
 from cloche.models import Fork, LifecyclePolicy, Restore, SandboxUpdate, SnapshotCreate
 
 LifecycleOption: TypeAlias = LifecyclePolicy | Mapping[str, object]
@@ -90,8 +91,11 @@ class LifecycleFlows:
     ) -> Flow[models.Sandbox]:
         """Change name, labels, metadata or lifecycle; None leaves as it is. Each is replaced as a whole.
 
-        :param no_name: it has no name from now on; a ``name`` does not count.
+        :param no_name: it has no name from now on.
         """
+        if no_name and name is not None:
+            problem = "a name was given, too"
+            raise InvalidRequest(f"no_name: {problem}", details={"errors": [{"field": "no_name", "problem": problem}]})
         body = built(SandboxUpdate, name=name, labels=labels, metadata=metadata, lifecycle=lifecycle)
         if no_name:
             body = body.model_copy(update={"name": None})

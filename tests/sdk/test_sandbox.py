@@ -101,6 +101,9 @@ def test_update_and_refresh_change_what_the_handle_says(sandbox: Sandbox, client
     assert sandbox.name == "other"
     assert "'other' running on gvisor" in repr(sandbox)
     assert sandbox.update(labels={}).name == "other"
+    with pytest.raises(InvalidRequest, match="no_name"):
+        sandbox.update(name="third", no_name=True)
+    assert sandbox.refresh().name == "other"
     assert sandbox.update(no_name=True).name is None
 
 
