@@ -82,7 +82,7 @@ class CheckpointMaker:
             disk_mb=orders["disk_bytes"] // MEBIBYTE,
             volumes=orders["volume_targets"],
             sizes=sizes_in(directory),
-            runtime=await self.version(),
+            runtime=orders.get("runtime_version") or await self.version(),  # an older server did not write it down
         )
         write_record(directory, record)
 

@@ -41,6 +41,8 @@ class LaunchOrders:
     """Host directory, read-only; the n-th is attached at `Stage.volume` (n)."""
     timer_slack_ns: int | None = None
     """How much later than asked for a timer may go off; None leaves the kernel's 50 microseconds."""
+    runtime_version: str = ""
+    """Of the binary in ``argv``; for the record of a checkpoint, as the file may be another one by then."""
     volume_targets: Sequence[str] = ()
     """Where they are seen inside: directories are made there, and the record of a checkpoint names them."""
     console_bytes: int = CONSOLE_BYTES

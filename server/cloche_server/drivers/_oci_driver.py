@@ -32,13 +32,13 @@ from cloche_server.drivers._base import (
 )
 from cloche_server.drivers._cgroup import Cgroup, detect_layout
 from cloche_server.drivers._cgroup_files import CgroupLayout
-from cloche_server.drivers._checkpoint import allocated_bytes, names_and_size, read_record
+from cloche_server.drivers._checkpoint import allocated_bytes, names_and_size
 from cloche_server.drivers._checkpoint_maker import CheckpointMaker
 from cloche_server.drivers._console import read_console
 from cloche_server.drivers._exit_record import explain
 from cloche_server.drivers._launching import LauncherAhead
 from cloche_server.drivers._layout import Layout
-from cloche_server.drivers._made_by import OTHER_PROCESSOR, check_processor, check_runtime
+from cloche_server.drivers._made_by import OTHER_PROCESSOR, check_processor
 from cloche_server.drivers._removal import delete_tree, remove_cgroup
 from cloche_server.drivers._runtimes import Runtime, saves_memory
 from cloche_server.drivers._saving import freeze
@@ -94,8 +94,7 @@ class OciDriver:
 
     async def start(self, spec: SandboxSpec, probe: Probe | None = None, saved: WhenSaved | None = None) -> None:
         if spec.checkpoint is not None and saved is None:
-            check_checkpoint(spec, self._runtime)
-            check_runtime(read_record(spec.checkpoint), await self._checkpoints.version())
+            check_checkpoint(spec, self._runtime, await self._checkpoints.version())
         is_alive = (await self.inspect(spec.sandbox_id)).is_alive
         if is_alive or spec.sandbox_id in self._under_way.starts:
             raise SandboxStartFailed(f"sandbox {spec.sandbox_id} is already there")
@@ -145,7 +144,8 @@ class OciDriver:
     async def _attempt(self, spec: SandboxSpec, probe: Probe | None, saved: WhenSaved | None) -> None:
         paths, cgroup = self._layout.of(spec.sandbox_id), self._cgroup(spec.sandbox_id)
         try:
-            await start_once(spec, self._runtime, self._layout, cgroup, self._launcher, saved)
+            version = await self._checkpoints.version()
+            await start_once(spec, self._runtime, version, self._layout, cgroup, self._launcher, saved)
             await self._hear_from(spec.sandbox_id, probe)
         except (OSError, LookupError, ValueError) as error:
             raise AttemptFailed(str(error), read_console(paths)) from error

@@ -23,6 +23,7 @@ from cloche_server.drivers._control import ControlFailed, controlling, until_lis
 from cloche_server.drivers._launch_orders import LaunchOrders, pick_stage
 from cloche_server.drivers._launching import LauncherAhead, end_of
 from cloche_server.drivers._layout import Layout, SandboxPaths
+from cloche_server.drivers._made_by import check_runtime
 from cloche_server.drivers._oci_spec import OPEN_FILES, build_config
 from cloche_server.drivers._runtimes import Runtime, saves_memory
 
@@ -52,22 +53,24 @@ class AttemptFailed(Exception):
 async def start_once(
     spec: SandboxSpec,
     runtime: Runtime,
+    version: str,
     layout: Layout,
     cgroup: Cgroup,
     ahead: LauncherAhead,
     saved: WhenSaved | None = None,
 ) -> None:
-    """`AttemptFailed`, or `OSError`, `LookupError` or `ValueError` from the preparations, or what ``saved`` raises."""
+    """``version`` is the runtime's. `AttemptFailed`, or `OSError`, `LookupError` or `ValueError` from the preparations, or what
+    ``saved`` raises."""
     with_memory = spec.checkpoint is not None and saves_memory(runtime)
     if saved is not None and not with_memory:
         await asyncio.shield(saved)
-        check_checkpoint(spec, runtime)
+        check_checkpoint(spec, runtime, version)
     make_directories(layout, layout.of(spec.sandbox_id))
     cgroup.create(runtime.host_limits(spec.resources))
-    write_orders(spec, runtime, layout, cgroup)
+    write_orders(spec, runtime, version, layout, cgroup)
     paths = layout.of(spec.sandbox_id)
     if with_memory:
-        await _start_with_memory(spec, runtime, paths, cgroup, ahead, saved or _saved_long_ago())
+        await _start_with_memory(spec, runtime, version, paths, cgroup, ahead, saved or _saved_long_ago())
         ahead.make_soon()
     else:
         await _launch(ahead, paths, cgroup, runtime_bound_s(spec))
@@ -75,7 +78,13 @@ async def start_once(
 
 
 async def _start_with_memory(
-    spec: SandboxSpec, runtime: Runtime, paths: SandboxPaths, cgroup: Cgroup, ahead: LauncherAhead, saved: WhenSaved
+    spec: SandboxSpec,
+    runtime: Runtime,
+    version: str,
+    paths: SandboxPaths,
+    cgroup: Cgroup,
+    ahead: LauncherAhead,
+    saved: WhenSaved,
 ) -> None:
     """All of it but its processes is made at once, also before everything is saved. The runtime's command needs 15 ms to end
     after that, which are not waited for. A runtime tells its guest the limit it finds when it starts, so the allowance for itself
@@ -89,7 +98,7 @@ async def _start_with_memory(
         async with controlling(control) as sandbox:
             await _obeyed(RUNTIME_BOUND_S, sandbox.add_loopback(), paths)
             await asyncio.shield(saved)
-            check_checkpoint(spec, runtime)
+            check_checkpoint(spec, runtime, version)
             assert spec.checkpoint is not None
             await _obeyed(runtime_bound_s(spec), sandbox.restore(spec.checkpoint), paths)
         await making
@@ -163,7 +172,7 @@ def make_directories(layout: Layout, paths: SandboxPaths) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
-def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup) -> None:
+def write_orders(spec: SandboxSpec, runtime: Runtime, version: str, layout: Layout, cgroup: Cgroup) -> None:
     """The bundle's configuration and the launcher's orders. Takes a range of ids when the runtime needs one."""
     paths = layout.of(spec.sandbox_id)
     binary = find_binary(runtime)
@@ -191,6 +200,7 @@ def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cg
         argv=runtime.argv(binary, paths, stage, spec),
         disk_source=saved_disk(spec),
         timer_slack_ns=runtime.timer_slack_ns,
+        runtime_version=version,
         volume_targets=[volume.target for volume in spec.volumes_in_order],
         volumes=[(str(volume.source.resolve(strict=True)), volume.read_only) for volume in spec.volumes_in_order],
     )
@@ -198,8 +208,9 @@ def write_orders(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cg
     _write_private(paths.orders, orders.to_json())
 
 
-def check_checkpoint(spec: SandboxSpec, runtime: Runtime) -> None:
-    """`InvalidRequest` when ``spec.checkpoint`` cannot be started by this runtime as ``spec`` wants it."""
+def check_checkpoint(spec: SandboxSpec, runtime: Runtime, version: str) -> None:
+    """`InvalidRequest` when ``spec.checkpoint`` cannot be started by this runtime as ``spec`` wants it, `UnsupportedCapability`
+    when it is not of this ``version``."""
     assert spec.checkpoint is not None
     record = read_record(spec.checkpoint)
     if record.driver != runtime.name:
@@ -210,6 +221,7 @@ def check_checkpoint(spec: SandboxSpec, runtime: Runtime) -> None:
     if record.memory and wanted != record.volumes:
         places = [", ".join(targets) or "none" for targets in (record.volumes, wanted)]
         raise InvalidRequest(f"the checkpoint has volumes at {places[0]}; asked for: {places[1]}")
+    check_runtime(record, version)
 
 
 def saved_disk(spec: SandboxSpec) -> str | None:

@@ -24,8 +24,9 @@ from cloche.errors import (
     StorageFull,
     UnsupportedCapability,
 )
-from cloche_server.drivers import Checkpoint, OciDriver, RunState
+from cloche_server.drivers import Checkpoint, OciDriver, RunState, SandboxSpec
 from cloche_server.drivers._checkpoint import read_record
+from cloche_server.drivers._checkpoint_maker import CheckpointMaker
 from cloche_server.drivers._control import Control, ControlFailed
 
 from .harness import NOTHING, Limits, Sandbox, Uplink, make_spec, new_id, running, traces
@@ -338,6 +339,37 @@ def test_memory_that_another_version_saved_is_refused_before_anything_starts(
         return
     with restored(source, rootfs, scratch / "copy", scratch / "saved") as copy:
         assert copy.check("print('alive')") == "alive"
+
+
+def test_memory_is_of_the_version_that_its_sandbox_was_started_with(
+    drivers: dict[str, OciDriver], roots: Path, rootfs: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The binary may be replaced under a sandbox that runs: the one that is there then cannot read what that one saves."""
+    driver = drivers["gvisor"]
+    with running(driver, rootfs, scratch / "source") as source:
+        save(source, scratch / "before")
+        version = json.loads((scratch / "before/checkpoint.json").read_text())["runtime"]
+
+        async def another(_maker: CheckpointMaker) -> str:
+            return "0.0~20990101"
+
+        monkeypatch.setattr(CheckpointMaker, "version", another)
+        save(source, scratch / "saved")
+        assert json.loads((scratch / "saved/checkpoint.json").read_text())["runtime"] == version
+        for saved in (False, True):
+            spec = make_spec(new_id(), rootfs, source.uplink.directory, checkpoint=scratch / "saved")
+            with pytest.raises(UnsupportedCapability, match=f"saved by gvisor {version}, and 0.0~20990101 is here"):
+                asyncio.run(_start(driver, spec, beside_its_save=saved))
+            assert traces(spec.sandbox_id, roots) == NOTHING
+        monkeypatch.undo()
+    with restored(source, rootfs, scratch / "copy", scratch / "saved") as copy:
+        assert copy.check("print('alive')") == "alive"
+
+
+async def _start(driver: OciDriver, spec: SandboxSpec, *, beside_its_save: bool) -> None:
+    saved = asyncio.get_running_loop().create_future()
+    saved.set_result(None)
+    await driver.start(spec, saved=saved if beside_its_save else None)
 
 
 @pytest.mark.expected_logs("start 1 of sandbox")

@@ -147,8 +147,8 @@ def test_a_launcher_that_waited_says_why_it_fails(
 
 
 def _breaking(write: Callable[..., None]) -> Callable[..., None]:
-    def write_wrong_ones(spec: SandboxSpec, runtime: Runtime, layout: Layout, cgroup: Cgroup) -> None:
-        write(spec, runtime, layout, cgroup)
+    def write_wrong_ones(spec: SandboxSpec, runtime: Runtime, version: str, layout: Layout, cgroup: Cgroup) -> None:
+        write(spec, runtime, version, layout, cgroup)
         orders = layout.of(spec.sandbox_id).orders
         orders.write_text(json.dumps(json.loads(orders.read_text()) | {"rootfs": "/no/such/image"}))
 
