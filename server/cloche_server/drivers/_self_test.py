@@ -141,7 +141,11 @@ async def version_of(runtime: Runtime) -> str | None:
 
 async def _output(*argv: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         async with asyncio.timeout(VERSION_BOUND_S):

@@ -198,6 +198,7 @@ def test_a_runtime_that_hangs_is_bounded_and_removed(
     hanging.chmod(0o755)
     monkeypatch.setenv("CLOCHE_RUNC", str(hanging))
     monkeypatch.setattr("cloche_server.drivers._start.RUNTIME_BOUND_S", 3.0)
+    monkeypatch.setattr("cloche_server.drivers._self_test.VERSION_BOUND_S", 1.0)
     driver = open_drivers(roots / "data", roots / "run")["runc"]
     spec = make_spec(new_id(), rootfs, uplink)
     with pytest.raises(SandboxStartFailed, match=r"(?s)2 attempts.*about to hang"):
