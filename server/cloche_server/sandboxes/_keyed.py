@@ -77,7 +77,7 @@ class Keyed(Generic[T]):
     async def _work(self, owner: str, key: str, work: Coroutine[Any, Any, T]) -> T:
         try:
             return await work
-        except Exception:
+        except Exception:  # cancelled, as by the end of the server, it keeps its key: what was made so far may run
             self._kept.forget(owner, self._operation, key)
             raise
 
