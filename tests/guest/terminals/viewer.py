@@ -135,6 +135,6 @@ class Viewer:
     def until_closed(self, timeout_s: float = TIMEOUT_S) -> int:
         end = time.monotonic() + timeout_s
         while self.close_code is None:
-            assert time.monotonic() < end, "not closed"
+            assert time.monotonic() < end, f"not closed after {bytes(self.received[-2000:])!r}"
             self.pump(1)
         return self.close_code
