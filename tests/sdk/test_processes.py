@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import re
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -30,6 +32,7 @@ from cloche import (
 )
 from cloche._link import AsyncLink, Link
 from cloche._processes import ExecFlows
+from cloche.cli._processes import pass_input
 from cloche.models import ExitCondition, LogCondition, PortCondition, Tty
 
 PYTHON = sys.executable
@@ -116,6 +119,8 @@ def test_what_cannot_start_raises(link: Link, processes: Processes) -> None:
         processes.start("true", cwd="/nope")
     with pytest.raises(InvalidRequest):
         processes.start([])
+    with pytest.raises(InvalidRequest, match=r"argv: .* list"):
+        processes.start(5)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="over the"):
         run(link, "cat", input=b"x" * 5_000_000)
 
@@ -134,6 +139,24 @@ def test_a_process_from_start_to_exit(processes: Processes) -> None:
     process.delete()
     with pytest.raises(NotFound):
         processes.get("proc-zzzzzzzzzzzz")
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_input_that_meets_a_closed_client_is_news_only_while_the_program_runs(
+    guest: Guest, capsys: pytest.CaptureFixture[str], ended: bool
+) -> None:
+    """The command line closes its client when the program has ended, and its thread may just be closing the input."""
+    link, _ = link_to(guest)
+    process = Processes(link, SANDBOX).start("cat", stdin="open")
+    over = threading.Event()
+    if ended:
+        over.set()
+    reading, writing = os.pipe()
+    os.close(writing)
+    link.close()
+    pass_input(process, reading, over)
+    os.close(reading)
+    assert ("input was cut short" in capsys.readouterr().err) is not ended
 
 
 SIZES = """

@@ -88,10 +88,12 @@ def exec_command(
     if detach:
         click.echo(process.id)
         return 0
+    ended = threading.Event()
     if has_input:
-        threading.Thread(target=_pass_input, args=(process, sys.stdin.fileno()), daemon=True).start()
+        threading.Thread(target=pass_input, args=(process, sys.stdin.fileno(), ended), daemon=True).start()
     with _interrupts_to(process):
         _show(process, follow=True, until_exit=True)
+    ended.set()
     return exit_code_in(process.refresh())
 
 
@@ -225,17 +227,19 @@ def _seq(cursor: str) -> int:
     return int(part)
 
 
-def _pass_input(process: Process, source: int) -> None:
+def pass_input(process: Process, source: int, ended: threading.Event) -> None:
     """What comes in here goes to the program, at its pace; in a thread, which ends with the command. It reads the descriptor:
-    a thread that waits within `sys.stdin` holds a lock that Python wants at its end."""
+    a thread that waits within `sys.stdin` holds a lock that Python wants at its end. Once the program has ``ended``, the
+    client may be closed under a call, and what became of the input is no news."""
     try:
         while data := os.read(source, READ_BYTES):
             process.write(data, timeout_s=24 * 3600)
         process.close_stdin()
     except Conflict:
         return  # it reads no more, or has ended
-    except ClocheError as error:
-        say(plain(f"input was cut short: {error}"))
+    except (ClocheError, RuntimeError) as error:  # RuntimeError: httpx' word for a client that is closed
+        if not ended.is_set():
+            say(plain(f"input was cut short: {error}"))
 
 
 @contextmanager
@@ -247,7 +251,7 @@ def _interrupts_to(process: Process) -> Iterator[None]:
         threading.Thread(target=interrupt, daemon=True).start()
 
     def interrupt() -> None:
-        with suppress(ClocheError):  # the stream of events tells what became of it
+        with suppress(ClocheError, RuntimeError):  # the events tell what became of it; RuntimeError: a closed client
             process.signal("INT")
 
     before = signals.signal(signals.SIGINT, on_sigint)
