@@ -128,7 +128,7 @@ def command_fields(command: Command | None) -> dict[str, object]:
         return {}
     if isinstance(command, str):
         return {"shell": command}
-    return {"argv": list(command)}
+    return {"argv": command}
 
 
 def input_of(data: str | bytes | None) -> Data | None:

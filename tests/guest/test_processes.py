@@ -39,7 +39,7 @@ def stdout_of(processes: Processes, process_id: str) -> bytes:
         ({"argv": ["/etc"]}, "not_executable", "argv"),
         ({"argv": ["true"], "cwd": "/no/such/place"}, "bad_cwd", "cwd"),
         ({"argv": ["true"], "cwd": "/etc/passwd"}, "bad_cwd", "cwd"),
-        ({"argv": ["true", *["x" * 131_072] * 20]}, "too_large", "argv"),
+        ({"argv": ["true", *["x" * 131_071] * 20]}, "too_large", "argv"),
         ({"argv": ["true"], "user": "root"}, "not_allowed", "user"),
     ],
 )
@@ -53,6 +53,18 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(
         assert error["code"] == "process_start_failed"
         assert (error["details"]["reason"], error["details"]["field"]) == (reason, field)
     assert process_ids(guest) <= before  # others may end meanwhile, and be forgotten
+
+
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_a_line_and_a_variable_may_be_as_long_as_linux_lets_them(guest: Guest, letter: str) -> None:
+    width = len(letter.encode())
+    line = ": " + letter * ((131_071 - 2) // width)
+    value = letter * (130_814 // width)
+    told = guest.call("POST", "/v1/exec", {"shell": line, "env": {"N" * 256: value}})
+    assert told["process"]["exit"]["code"] == 0
+    for more in ({"shell": line + letter}, {"shell": "true", "env": {"N": value + letter}}):
+        error = guest.call("POST", "/v1/exec", more, status=400)
+        assert error["code"] == "invalid_request"
 
 
 def process_ids(guest: Guest) -> set[str]:

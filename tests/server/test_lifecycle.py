@@ -178,7 +178,7 @@ async def test_a_guest_that_does_not_come_back_is_a_wake_that_fails(cloche: Harn
     ("error", "code"),
     [
         (StorageFull("the disk is full"), "storage_full"),
-        (InternalError("runsc broke", details={"output": "oops"}), "snapshot_failed"),
+        (InternalError("oops", hint="try again", details={"output": "oops"}), "snapshot_failed"),
         (OSError("oops"), "snapshot_failed"),
     ],
 )
@@ -192,6 +192,7 @@ async def test_a_save_that_fails_leaves_the_sandbox_running(
     assert (code_of(refused), refused.json()["retryable"]) == (code, True)
     if code == "snapshot_failed":
         assert refused.json()["details"] == {"driver": "runc", "output": "oops"}
+        assert refused.json()["message"].endswith("goes on as it was: oops")
     assert await state_of(cloche, sandbox_id) == "running"
     assert (await work(cloche, sandbox_id)).status_code == 200
     cloche.driver.end(sandbox_id, SandboxStatus(RunState.EXITED, ExitReason.EXIT, exit_code=3))

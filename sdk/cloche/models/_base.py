@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Generic, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
 Item = TypeVar("Item", bound=BaseModel)
 
@@ -21,9 +21,28 @@ WatchId = Annotated[str, StringConstraints(pattern=r"^watch-[a-z0-9]{12}$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 """Free names: a letter or digit first, then letters, digits, ``_``, ``.``, ``-``; at most 63."""
 
-EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)]
-EnvValue = Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
-"""131,072 bytes is Linux' own limit for one string of the environment (MAX_ARG_STRLEN)."""
+MAX_STRING_BYTES = 131_071
+"""Linux' own limit for one argument or one ``NAME=VALUE`` of a program, without the zero at its end (MAX_ARG_STRLEN)."""
+
+
+def at_most(limit: int) -> AfterValidator:
+    """For text that may have ``limit`` bytes as UTF-8; ``max_length`` counts characters."""
+
+    def check(text: str) -> str:
+        if (size := len(text.encode())) > limit:
+            raise ValueError(f"it has {size} bytes; the limit is {limit}")
+        return text
+
+    return AfterValidator(check)
+
+
+MAX_ENV_NAME = 256
+MAX_ENV_VALUE_BYTES = MAX_STRING_BYTES - MAX_ENV_NAME - len("=")
+
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=MAX_ENV_NAME)]
+EnvValue = Annotated[
+    str, StringConstraints(max_length=MAX_ENV_VALUE_BYTES, pattern=r"^[^\x00]*$"), at_most(MAX_ENV_VALUE_BYTES)
+]
 
 Env = Annotated[dict[EnvName, EnvValue], Field(max_length=1024)]
 

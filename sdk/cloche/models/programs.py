@@ -6,10 +6,11 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from cloche.models._base import Model
+from cloche.models._base import MAX_STRING_BYTES, Model, at_most
 
-Argument = Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
-"""Linux' own limit for one argument (MAX_ARG_STRLEN)."""
+Argument = Annotated[
+    str, StringConstraints(max_length=MAX_STRING_BYTES, pattern=r"^[^\x00]*$"), at_most(MAX_STRING_BYTES)
+]
 
 
 class Program(Model):

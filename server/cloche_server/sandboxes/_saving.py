@@ -165,9 +165,10 @@ async def tell_guest(uplink: Uplink, call: GuestCall) -> None:
 
 def _not_saved(live: Live, error: Exception) -> SnapshotFailed:
     _LOG.warning("a sandbox could not be saved", extra={"sandbox_id": live.row.id}, exc_info=error)
-    output = error.details.get("output", error.message) if isinstance(error, ClocheError) else str(error)
+    what = error.message if isinstance(error, ClocheError) else str(error)
+    output = error.details.get("output", what) if isinstance(error, ClocheError) else what
     return SnapshotFailed(
-        f"sandbox {live.row.id} could not be saved, and goes on as it was: {error}",
+        f"sandbox {live.row.id} could not be saved, and goes on as it was: {what}",
         hint="try again; the server's log says more",
         details={"driver": live.row.driver, "output": output},
     )
