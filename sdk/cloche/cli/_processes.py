@@ -251,7 +251,7 @@ def _interrupts_to(process: Process) -> Iterator[None]:
         threading.Thread(target=interrupt, daemon=True).start()
 
     def interrupt() -> None:
-        with suppress(ClocheError, RuntimeError):  # the events tell what became of it; RuntimeError: a closed client
+        with suppress(ClocheError, RuntimeError):  # of a closed client; the events tell
             process.signal("INT")
 
     before = signals.signal(signals.SIGINT, on_sigint)

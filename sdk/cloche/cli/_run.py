@@ -129,7 +129,7 @@ def _interrupts_to(handle: RunHandle) -> Iterator[None]:
         threading.Thread(target=interrupt, daemon=True).start()
 
     def interrupt() -> None:
-        with suppress(ClocheError, RuntimeError):  # the events tell what became of the run; RuntimeError: a closed client
+        with suppress(ClocheError, RuntimeError):  # of a closed client; the events tell
             handle.interrupt()
 
     before = signal.signal(signal.SIGINT, on_sigint)
