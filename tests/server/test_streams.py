@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,6 +21,7 @@ from tornado.web import Application
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Event
+from websockets.utils import accept_key
 
 from cloche.errors import ErrorBody
 from cloche.models import Role
@@ -420,6 +422,40 @@ async def test_a_client_that_closes_closes_the_guests_side(cloche: Harness) -> N
             pass
         async with asyncio.timeout(30):
             await handler.closed.wait()
+
+
+async def test_a_client_that_leaves_before_the_guest_has_answered_leaves_nothing(
+    cloche: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its call was counted as open for ever, and a shutdown waited for it in vain."""
+    caplog.set_level(logging.INFO)
+    sandbox_id = await cloche.sandbox()
+    guest = cloche.driver.guests[sandbox_id]
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def accept(_m: str, _t: str, headers: dict[str, str], _b: bytes, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await left.wait()
+        head = "HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+        writer.write(f"{head}{accept_key(headers['sec-websocket-key'])}\r\n\r\n".encode())
+        await asyncio.Event().wait()
+
+    def is_noticed() -> bool:
+        return any(record.__dict__.get("status") == 101 for record in caplog.records)
+
+    guest.raw = accept
+    dialling = asyncio.ensure_future(
+        dial(cloche, f"{cloche.base.replace('http', 'ws')}/v1/sandboxes/{sandbox_id}/{RUN}").__aenter__()
+    )
+    async with asyncio.timeout(60):
+        await asked.wait()
+        dialling.cancel()
+        while not is_noticed():
+            await asyncio.sleep(0.01)
+        left.set()
+        while not guest.disconnects:
+            await asyncio.sleep(0.01)
+    assert len(cloche.server.services.open_calls) == 0
 
 
 async def test_a_guest_that_dies_is_told_in_the_close(cloche: Harness) -> None:

@@ -39,6 +39,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         self._guest: GuestSocket | None = None
         self._pump: asyncio.Task[None] | None = None
         self._until_closed = ExitStack()
+        self._has_left = False
 
     def check_origin(self, _origin: str) -> bool:
         """`admit` did."""
@@ -86,6 +87,8 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         return "upgrade" in tokens and bool(headers.get("Sec-WebSocket-Key"))
 
     def open(self, *_: str, **__: str) -> None:
+        if self._has_left:  # while the guest was asked; `on_close` does not come again
+            return
         self.set_nodelay(True)
         self.services.open_calls.add(self)
         self._pump = asyncio.create_task(self._pump_events())
@@ -127,6 +130,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
             return None  # the pump hears of it, too, and says why
 
     def on_close(self) -> None:
+        self._has_left = True
         if self._pump is not None:
             self._pump.cancel()
         if self._guest is not None:
