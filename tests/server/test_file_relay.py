@@ -140,3 +140,20 @@ async def test_large_answers_are_not_capped(cloche: Harness) -> None:
     body = b"x" * 1_000_000
     cloche.settings.__dict__["max_answer_bytes"] = 1024
     assert len((await ask(cloche, http_answer(200, body))).content) == len(body)
+
+
+async def test_a_client_that_leaves_in_the_middle_is_no_news(cloche: Harness) -> None:
+    """While the server waited for it to read, nothing was said; while it waited for the guest, a warning was."""
+    sandbox_id = await cloche.sandbox()
+    guest = cloche.driver.guests[sandbox_id]
+
+    async def half(_m: str, _t: str, _h: dict[str, str], _b: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(http_answer(200, b"x" * 100)[:-50])
+        await asyncio.Event().wait()
+
+    guest.raw = half
+    async with cloche.client.stream("GET", f"/v1/sandboxes/{sandbox_id}/{PATH}") as response:
+        assert await anext(response.aiter_raw()) == b"x" * 50
+    async with asyncio.timeout(60):
+        while not guest.disconnects or len(cloche.server.services.open_calls):
+            await asyncio.sleep(0.01)

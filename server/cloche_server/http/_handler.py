@@ -379,7 +379,8 @@ class ApiHandler(BaseHandler):
         except StreamClosedError:
             raise
         except (ClocheError, OSError, asyncio.CancelledError) as error:
-            if not self._headers_written:
+            has_left = isinstance(error, asyncio.CancelledError) and not self._stopping
+            if has_left or not self._headers_written:
                 raise
             # No error can follow half a body: the cut connection is what tells the client.
             self._uncancel()
