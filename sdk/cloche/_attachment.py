@@ -301,6 +301,7 @@ class AttachmentFlows:
             raise Gone("the terminal was deleted")
         if lost.code == CLOSE_ASLEEP and not self._stream.has_input:
             yield Shut()
+            self._stream.rested()
             raise SandboxNotRunning(
                 "the sandbox of this terminal was put to rest", hint="type or read on to wake it", details={"cut": True}
             )

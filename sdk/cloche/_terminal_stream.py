@@ -187,6 +187,10 @@ class TerminalStream:
         if self._lost_at is None:
             self._lost_at = now
 
+    def rested(self) -> None:
+        """Nothing was on its way, and nobody comes back for now: for what is typed next, the outage begins then."""
+        self._lost_at = None
+
     def type(self, data: bytes) -> None:
         """Input to be sent by `to_send`."""
         self._input += data

@@ -20,7 +20,7 @@ from cloche._terminal_stream import Discarded, Gap, Output, Preamble, Reset, Res
 from cloche.cli._own_terminal import OwnTerminal, WindowSize, window_size
 from cloche.cli._screen_text import CLEAR
 from cloche.cli._terminal_text import plain
-from cloche.errors import ClocheError, ConnectionFailed, Gone
+from cloche.errors import ClocheError, Gone
 from cloche.models.terminals import CLOSE_ASLEEP, FINAL_CLOSE_CODES, Resize, TerminalExit
 from cloche.terminal_frames import SUBPROTOCOL
 
@@ -66,7 +66,7 @@ class ShellSession:
     async def _talk(self) -> TerminalExit:
         """
         Raises:
-            Gone, ConnectionFailed, ClocheError
+            Gone, ClocheError
         """
         while True:
             try:
@@ -76,8 +76,8 @@ class ShellSession:
                     await self._sleep(error)
                     continue
                 self._check_final(error)
-            except ConnectionFailed:
-                if not self._away and self._stream.epoch is None:
+            except ClocheError as error:  # `ConnectionFailed`, or what a server says that is there again too soon
+                if not error.retryable or (not self._away and self._stream.epoch is None):
                     raise
             await self._wait_to_retry()
 

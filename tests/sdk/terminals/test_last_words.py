@@ -14,10 +14,11 @@ import pytest
 
 from cloche._attachment import AttachmentFlows, Where
 from cloche._patience import Patience
-from cloche._socket import Hear, Say, SocketFlow, SocketLost
+from cloche._socket import Hear, Open, Say, SocketFlow, SocketLost
 from cloche.cli._own_terminal import OwnTerminal
 from cloche.cli._shell_session import ShellSession
-from cloche.models.terminals import Exit, TerminalExit, Welcome
+from cloche.errors import ClocheError, LimitReached, NotFound, SandboxNotRunning, SandboxUnreachable
+from cloche.models.terminals import CLOSE_ASLEEP, Exit, TerminalExit, Welcome
 from cloche.terminal_frames import FrameType, encode_frame
 
 T = TypeVar("T")
@@ -105,3 +106,83 @@ async def test_by_a_shell(tmp_path: os.PathLike[str]) -> None:
     assert await session._talk() == TerminalExit(code=7)
     assert b"first last\n" in os.pread(screen, 1000, 0)
     os.close(screen)
+
+
+RESUMED = WELCOME.replace('"mode":"replay","start":0', '"mode":"resume","start":6')
+
+
+class Broken(Leaving):
+    """Is lost after "first", by ``lost``; then each attempt to come back has the next of ``outcomes``: an error, or what is
+    heard then."""
+
+    def __init__(self, lost: SocketLost, *outcomes: ClocheError | list[str | bytes | None]) -> None:
+        super().__init__()
+        self.incoming = [WELCOME, FIRST]
+        self.outcomes: list[ClocheError | list[str | bytes | None]] = [[WELCOME, FIRST], *outcomes]
+        self.lost = lost
+
+    def carry_out(self, flow: SocketFlow[T]) -> T:
+        outcome: object = None
+        failure: Exception | None = None
+        while True:
+            try:
+                step = flow.send(outcome) if failure is None else flow.throw(failure)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            outcome, failure = None, None
+            if isinstance(step, Open):
+                opened = self.outcomes.pop(0)
+                failure = opened if isinstance(opened, ClocheError) else None
+                self.incoming = [] if isinstance(opened, ClocheError) else opened
+            elif isinstance(step, Hear) and not self.incoming:
+                failure = self.lost
+            elif isinstance(step, Hear):
+                outcome = self.hear()
+            elif isinstance(step, Say):
+                self.said += step.messages
+
+
+def shown_by(socket: Leaving, directory: os.PathLike[str]) -> ShellSession:
+    screen = os.open(os.path.join(directory, "screen"), os.O_RDWR | os.O_CREAT)
+    session = ShellSession(Where("ws://guest", {}), OwnTerminal(0, screen), rouse=lambda: pytest.fail("not at rest"))
+    session._socket = socket  # type: ignore[assignment]
+    return session
+
+
+CUT = SocketLost(1006, "")
+
+
+@pytest.mark.parametrize("refusal", [SandboxUnreachable("no connection yet"), LimitReached("as many viewers as may")])
+async def test_a_shell_comes_back_to_a_server_that_is_not_ready_for_it_yet(
+    tmp_path: os.PathLike[str], refusal: ClocheError
+) -> None:
+    """It left, where every other client tried again: what was cut comes back at once, and may be too early."""
+    session = shown_by(Broken(CUT, refusal, [RESUMED, LAST, EXIT]), tmp_path)
+    assert await session._talk() == TerminalExit(code=7)
+    os.close(session._own._screen)
+
+
+async def test_a_shell_ends_with_what_is_final(tmp_path: os.PathLike[str]) -> None:
+    session = shown_by(Broken(CUT, NotFound("no such terminal")), tmp_path)
+    with pytest.raises(NotFound):
+        await session._talk()
+    os.close(session._own._screen)
+    session = shown_by(Broken(CUT), tmp_path)
+    session._socket.outcomes = [SandboxUnreachable("never was there")]  # type: ignore[attr-defined]
+    with pytest.raises(SandboxUnreachable):
+        await session._talk()
+    os.close(session._own._screen)
+
+
+def test_what_is_typed_long_after_the_sandbox_was_put_to_rest_arrives() -> None:
+    """It was dropped, and nobody told: an outage of ten seconds and more was counted from the rest on."""
+    now = 0.0
+    socket = Broken(SocketLost(CLOSE_ASLEEP, "asleep"), [RESUMED])
+    flows = AttachmentFlows(Where("ws://guest", {}), Patience(1), lambda: now)
+    socket.carry_out(flows._begin())
+    assert socket.carry_out(flows._read()) == b"first "
+    with pytest.raises(SandboxNotRunning):
+        socket.carry_out(flows._read())
+    now = 60.0
+    socket.carry_out(flows._send("x"))
+    assert socket.said[-1] == encode_frame(FrameType.INPUT, 0, b"x")
