@@ -247,11 +247,14 @@ def test_the_command_line(server: ServerProcess, sandbox: Sandbox) -> None:
             assert cloche(server, "exec", box, "true", source=silent.stdout).returncode == 0
         finally:
             silent.kill()
-    started = cloche(server, "exec", "-d", "-c", box, "for i in 1 2 3; do echo $i; done; exec sleep 1000")
+    started = cloche(server, "exec", "-d", "-c", box, "for i in 1 2 3; do echo $i; done; echo e >&2; exec sleep 1000")
     process_id = started.stdout.decode().strip()
     assert process_id in cloche(server, "ps", box).stdout.decode()
-    sandbox.processes.get(process_id).wait_for_log("3\n")
+    sandbox.processes.get(process_id).wait_for(LogCondition(pattern="3\n"), LogCondition(pattern="e\n"))
     assert cloche(server, "logs", box, process_id).stdout == b"1\n2\n3\n"
+    for stream, output in (("stdout", b"1\n2\n3\n"), ("stderr", b"e\n")):  # also when the other one said the last word
+        done = cloche(server, "logs", "--stream", stream, box, process_id)
+        assert done.stdout + done.stderr == output
     assert cloche(server, "kill", box, process_id).returncode == 0
     assert cloche(server, "logs", "-f", box, process_id).stdout == b"1\n2\n3\n"
     assert process_id not in cloche(server, "ps", box).stdout.decode()

@@ -91,9 +91,11 @@ def exec_command(
     ended = threading.Event()
     if has_input:
         threading.Thread(target=pass_input, args=(process, sys.stdin.fileno(), ended), daemon=True).start()
-    with _interrupts_to(process):
-        _show(process, follow=True, until_exit=True)
-    ended.set()
+    try:
+        with _interrupts_to(process):
+            _show(process, follow=True, until_exit=True)
+    finally:
+        ended.set()
     return exit_code_in(process.refresh())
 
 
@@ -210,8 +212,9 @@ def _show(process: Process, *, follow: bool, stream: str | None = None, until_ex
     end = None if follow else process.refresh().cursor
     if end is not None and _seq(end) == 0:
         return
-    for event in process.events(stream=stream):
-        if event.type in streams:
+    # Up to a place: all of it is asked for, or the last event would not come when it is of the other stream.
+    for event in process.events(stream=stream if end is None else None):
+        if event.type in streams and stream in (None, event.type):
             streams[event.type].write(output_bytes(event))
         elif event.type == "gap":
             say(f"[{event.data.get('bytes')} bytes of output are no longer kept]")
@@ -229,8 +232,8 @@ def _seq(cursor: str) -> int:
 
 def pass_input(process: Process, source: int, ended: threading.Event) -> None:
     """What comes in here goes to the program, at its pace; in a thread, which ends with the command. It reads the descriptor:
-    a thread that waits within `sys.stdin` holds a lock that Python wants at its end. Once the program has ``ended``, the
-    client may be closed under a call, and what became of the input is no news."""
+    a thread that waits within `sys.stdin` holds a lock that Python wants at its end. Once the program has ``ended``, or was
+    left, the client may be closed under a call, and what became of the input is no news."""
     try:
         while data := os.read(source, READ_BYTES):
             process.write(data, timeout_s=24 * 3600)
