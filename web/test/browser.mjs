@@ -69,7 +69,9 @@ try {
   console.log("ok types and shows");
 
   // xterm.js#5800: built bundles crashed at the first mode query.
-  await page.keyboard.type("printf '\\033[?2026$p'; read -rsd y answer; echo mode answered: ${#answer}\n");
+  // Without echo: an answer that is there before `read` has begun would be shown in front of what is looked for.
+  const query = "stty -echo; printf '\\033[?2026$p'; read -rsd y answer; stty echo";
+  await page.keyboard.type(`${query}; echo mode answered: \${#answer}\n`);
   await until(page, /^mode answered: 1\d$/m, "answer to a mode query");
   await page.keyboard.type("printf '\\033[?1049h\\033[Hfull screen\\n'; read -rsn 1; printf '\\033[?1049l'\n");
   await until(page, /^full screen$/m, "alternate screen");
