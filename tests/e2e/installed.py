@@ -47,14 +47,27 @@ def _kept(name: str, lock: Path, fill: Callable[[Path], None]) -> Path:
             filled = Path(directory) / name
             filled.mkdir()
             fill(filled)
-            filled.rename(kept)
+            _keep(filled, kept)
     return kept
 
 
+def _keep(filled: Path, kept: Path) -> None:
+    try:
+        filled.rename(kept)
+    except OSError:  # another run, beside this one, was first
+        if not kept.exists():
+            raise
+
+
 def _fetch(command: list[str], directory: Path) -> None:
-    """Twice, if it must be: registries have bad moments."""
+    """Twice, if it must be: registries have bad moments, and fall silent."""
     for _ in range(2):
-        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=FETCH_S)
+        try:
+            done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=FETCH_S)
+        except subprocess.TimeoutExpired as error:
+            said = str(error)
+            continue
         if done.returncode == 0:
             return
-    raise AssertionError(f"{command[0]}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        said = f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    raise AssertionError(f"{command[0]}: {said}")
