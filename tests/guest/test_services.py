@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,46 @@ def test_a_service_is_started_anew_when_asked(own_guest: Guest) -> None:
     own_guest.call("POST", "/v1/services/again/restart")
     assert until(own_guest, "again", "ready")["process_id"] != first
     own_guest.call("DELETE", "/v1/services/again")
+
+
+SLOW_TO_END = (
+    "trap 'touch told; until [ -e go ]; do sleep 0.02; done; exit' TERM; touch up; while :; do sleep 0.02; done"
+)
+
+
+@pytest.mark.parametrize("then", ["restart", "delete"])
+def test_a_restart_and_what_comes_meanwhile_start_one_program_or_none(own_guest: Guest, then: str) -> None:
+    """With a delete a program ran on that belonged to no service; two restarts started two."""
+    home = own_guest.home / then
+    home.mkdir()
+    declare(own_guest, then, SLOW_TO_END, cwd=str(home), restart={"when": "never"})
+    wait_for((home / "up").exists, "its trap")
+    path = f"/v1/services/{then}"
+    second = ("DELETE", path) if then == "delete" else ("POST", f"{path}/restart")
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(own_guest.call, "POST", f"{path}/restart")]
+        wait_for((home / "told").exists, "the first one to wait for the end")
+        calls.append(pool.submit(own_guest.call, *second))
+        if then == "delete":
+            wait_for(lambda: not is_declared(own_guest, then), "the second one to wait, too")
+        own_guest.health()
+        (home / "go").touch()
+        for call in calls:
+            call.result()
+    if then == "restart":
+        until(own_guest, then, "ready")
+    assert len(programs_of(own_guest, then)) == (0 if then == "delete" else 1)
+    if then == "restart":
+        own_guest.call("DELETE", path)
+
+
+def is_declared(guest: Guest, name: str) -> bool:
+    return name in [item["name"] for item in guest.call("GET", "/v1/services")["items"]]
+
+
+def programs_of(guest: Guest, name: str) -> list[str]:
+    processes = guest.call("GET", "/v1/processes")["items"]
+    return [item["id"] for item in processes if item["service"] == name and item["state"] == "running"]
 
 
 def test_declaring_is_checked(own_guest: Guest) -> None:

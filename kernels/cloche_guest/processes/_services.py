@@ -50,6 +50,8 @@ class _LiveService:
         self.problem: str | None = None
         self._services = services
         self._created_at = datetime.now(UTC)
+        self._ending = asyncio.Lock()
+        self._is_over = False
         self._task = asyncio.create_task(self._run(), name=f"service {body.name}")
 
     def to_model(self) -> Service:
@@ -67,14 +69,23 @@ class _LiveService:
         )
 
     async def begin_anew(self) -> None:
-        """End what runs, and start from the beginning."""
-        await self.end()
-        self.restarts, self.last_exit, self.problem = 0, None, None
-        self.state = ServiceState.WAITING  # whoever asked is answered before the task has begun
-        self._task = asyncio.create_task(self._run(), name=f"service {self.body.name}")
+        """End what runs, and start from the beginning, unless `end` is called meanwhile. One after the other: two would start
+        two programs."""
+        async with self._ending:
+            await self._end_program()
+            if self._is_over:
+                return
+            self.restarts, self.last_exit, self.problem = 0, None, None
+            self.state = ServiceState.WAITING  # whoever asked is answered before the task has begun
+            self._task = asyncio.create_task(self._run(), name=f"service {self.body.name}")
 
     async def end(self) -> None:
         """Stop the program, and stay so."""
+        self._is_over = True
+        async with self._ending:
+            await self._end_program()
+
+    async def _end_program(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self.process is not None:
