@@ -53,7 +53,14 @@ class Recording:
             self._full = True
 
     def asciicast(self, title: str) -> Iterator[bytes]:
-        """The lines of the file as it is now, in pieces."""
+        """The lines of the file as it is now, in pieces; whole, also when it is closed meanwhile."""
+        file, end = os.dup(self._file), self._bytes
+        try:
+            yield from self._lines(file, end, title)
+        finally:
+            os.close(file)
+
+    def _lines(self, file: int, end: int, title: str) -> Iterator[bytes]:
         header: dict[str, object] = {
             "version": 2,
             "width": self._size.cols,
@@ -65,25 +72,26 @@ class Recording:
             header["title"] = title
         yield json.dumps(header).encode() + b"\n"
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for at_s, kind, data in self._records():
+        for at_s, kind, data in _records(file, end):
             text = decoder.decode(data) if kind == OUTPUT else data.decode()
             if text:
                 yield json.dumps([round(at_s, 6), kind.decode(), text]).encode() + b"\n"
 
-    def _records(self) -> Iterator[tuple[float, bytes, bytes]]:
-        at, end, buffer = 0, self._bytes, b""
-        while more := os.pread(self._file, min(_READ_BYTES, end - at), at):
-            at += len(more)
-            buffer, start = buffer + more, 0
-            while len(buffer) - start >= _RECORD.size:
-                at_s, kind, length = _RECORD.unpack_from(buffer, start)
-                stop = start + _RECORD.size + length
-                if len(buffer) < stop:
-                    break
-                yield at_s, kind, buffer[start + _RECORD.size : stop]
-                start = stop
-            buffer = buffer[start:]
-
     def close(self) -> None:
         """Release it; the disk space is free again."""
         os.close(self._file)
+
+
+def _records(file: int, end: int) -> Iterator[tuple[float, bytes, bytes]]:
+    at, buffer = 0, b""
+    while more := os.pread(file, min(_READ_BYTES, end - at), at):
+        at += len(more)
+        buffer, start = buffer + more, 0
+        while len(buffer) - start >= _RECORD.size:
+            at_s, kind, length = _RECORD.unpack_from(buffer, start)
+            stop = start + _RECORD.size + length
+            if len(buffer) < stop:
+                break
+            yield at_s, kind, buffer[start + _RECORD.size : stop]
+            start = stop
+        buffer = buffer[start:]

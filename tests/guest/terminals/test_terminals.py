@@ -19,6 +19,8 @@ from viewer import Viewer
 from websockets.exceptions import InvalidStatus
 
 from cloche._terminal_stream import Resized
+from cloche_guest.terminals.log import Dimensions
+from cloche_guest.terminals.recording import OUTPUT, Recording
 
 Make = Callable[..., dict[str, Any]]
 Attach = Callable[..., Viewer]
@@ -217,6 +219,19 @@ def test_the_recording_is_an_asciicast(guest: Guest, terminal: Make) -> None:
     assert "".join(text for _, kind, text in events if kind == "o") == "€ euro"
     unrecorded = terminal("true", record=False)
     guest.call("GET", f"/v1/terminals/{unrecorded['id']}/recording", status=404)
+
+
+def test_a_recording_is_downloaded_whole_though_its_terminal_is_deleted(tmp_path: Path) -> None:
+    """The number of its file may be another file's by then."""
+    (tmp_path / "other").write_bytes(bytes(1000))
+    recording = Recording(str(tmp_path), Dimensions(80, 24), 0.0)
+    for word in ("one", "two"):
+        recording.add(0.5, OUTPUT, word.encode())
+    lines = recording.asciicast("")
+    assert json.loads(next(lines))["width"] == 80
+    recording.close()
+    with (tmp_path / "other").open("rb"):
+        assert [json.loads(line) for line in lines] == [[0.5, "o", "one"], [0.5, "o", "two"]]
 
 
 @pytest.mark.parametrize(
