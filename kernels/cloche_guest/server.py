@@ -14,7 +14,8 @@ class GuestServer(httpserver.HTTPServer):
     """HTTP on accepted and on dialled connections alike."""
 
     def handle_stream(self, stream: iostream.IOStream, address: Any) -> None:
-        if stream.socket.family in (socket.AF_INET, socket.AF_INET6):
+        # One that was dialled may have been closed since, with all others, and has no socket any more.
+        if not stream.closed() and stream.socket.family in (socket.AF_INET, socket.AF_INET6):
             stream.set_nodelay(True)  # without it, Nagle and delayed ACKs cost 40 ms an answer
         super().handle_stream(stream, address)
 

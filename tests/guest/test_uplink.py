@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 from guest_process import guest_environ
+from tornado.iostream import IOStream
+from tornado.web import Application
 from uplink_hub import Hub, call
+
+from cloche_guest.server import make_server
 
 
 @pytest.fixture
@@ -128,6 +132,17 @@ async def test_the_connection_that_brought_the_order_to_close_ends_last(
     answer = await asyncio.wait_for(ordering[0].read(), 30)
     assert b" 204 " in answer.split(b"\r\n")[0]
     assert [_has_ended(writer) for _, writer in waiting] == [True, True, True]
+
+
+async def test_one_that_was_closed_as_it_was_taken_on_harms_nothing() -> None:
+    """The guest ended: an order to close all may be carried out between the answer to a hello and its being read."""
+    ours, theirs = socket.socketpair()
+    stream = IOStream(ours)
+    stream.close()
+    theirs.close()
+    server = make_server(Application([]))
+    server.handle_stream(stream, "uplink")
+    await server.close_all_connections()
 
 
 def _has_ended(writer: asyncio.StreamWriter) -> bool:
