@@ -14,7 +14,7 @@ import os
 import select
 import signal
 import struct
-from contextlib import suppress
+import time
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +42,9 @@ class ExitWatch:
             self._pidfd = -1
 
     def has_ended(self) -> bool:
-        """True for a zombie, too."""
+        """True for a zombie, too, and once it is closed: whoever closes it removes the process."""
+        if self._pidfd < 0:
+            return True
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(0))
@@ -66,12 +68,13 @@ class ExitWatch:
         return read_reaped_status(self._pidfd) if status is None else status
 
     async def wait_status(self) -> int | None:
-        """The raw wait status of the ended process; None when this kernel does not tell."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STATUS_BOUND_S):
-                while (status := self._read_status()) is None:  # noqa: ASYNC110
-                    await asyncio.sleep(0.005)
+        """The raw wait status of the ended process; None when this kernel does not tell, or it is closed meanwhile."""
+        ends = time.monotonic() + STATUS_BOUND_S
+        while self._pidfd >= 0:
+            status = self._read_status()
+            if status is not None or time.monotonic() > ends:
                 return status
+            await asyncio.sleep(0.005)
         return None
 
 

@@ -87,5 +87,5 @@ class SandboxWatch:
         with suppress(TimeoutError):
             async with asyncio.timeout(ORDERLY_BOUND_S):
                 await self._first.ended()
-                return End(await self._first.wait_status())
-        return end
+        # Looked at once more: the time may be over because this process stood still.
+        return End(await self._first.wait_status()) if self._first.has_ended() else end
