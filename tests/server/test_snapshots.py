@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from cloche.errors import InternalError, StorageFull
+from cloche.errors import InternalError, SandboxNotRunning, StorageFull
 from cloche.models import Role, SnapshotTree
+from cloche_server.drivers import ExitReason, RunState, SandboxStatus
 from cloche_server.snapshots._manifest import MANIFEST
 
 from .conftest import Harness, harness
 from .fake_driver import CHECKPOINT_FILE, FakeDriver
-from .saved import code_of, exported, listed, on_disk, snapshot
+from .saved import code_of, exported, listed, on_disk, snapshot, until
 
 # Saving
 
@@ -148,6 +149,22 @@ async def test_a_full_disk_while_the_snapshot_is_finished_leaves_nothing(
     monkeypatch.undo()
     assert (await cloche.client.get(f"/v1/sandboxes/{sandbox_id}")).json()["parent"] is None
     await snapshot(cloche, sandbox_id)
+
+
+@pytest.mark.expected_logs("sandbox ended")
+async def test_one_that_ends_while_it_is_saved_leaves_no_socket(cloche: Harness) -> None:
+    """The server listened for its guest again, in a directory that nobody removed any more, and waited for it."""
+    sandbox_id = await cloche.sandbox()
+    guest, cloche.driver.may_save = cloche.driver.guests[sandbox_id], asyncio.Event()
+    cloche.driver.checkpoint_error = SandboxNotRunning("it ended")
+    saving = asyncio.create_task(cloche.client.post(f"/v1/sandboxes/{sandbox_id}/snapshots", json={}))
+    await until(lambda: guest.requests[-1][1] == "/v1/uplinks/close")
+    cloche.driver.end(sandbox_id, SandboxStatus(RunState.EXITED, ExitReason.EXIT, exit_code=3))
+    await until(lambda: sandbox_id in cloche.driver.destroyed)
+    cloche.driver.may_save.set()
+    assert code_of(await saving) == "sandbox_not_running"
+    assert list(cloche.settings.uplinks_dir.iterdir()) == []
+    assert (await cloche.client.get(f"/v1/sandboxes/{sandbox_id}")).json()["state"] == "failed"
 
 
 async def test_a_sandbox_at_rest_is_saved_without_waking(cloche: Harness) -> None:

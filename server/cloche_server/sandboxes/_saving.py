@@ -110,8 +110,11 @@ class Saving:
             raise _not_saved(live, error) from error
 
     async def _carry_on(self, live: Live) -> None:
-        """A guest that does not come back is found out by the next call; what was saved is good all the same."""
+        """A guest that does not come back is found out by the next call; what was saved is good all the same. For a sandbox
+        that has ended nothing is made again: nobody would remove it."""
         uplink = live.uplink
+        if self._registry.live.get(live.row.id) is not live:
+            return
         try:
             await uplink.listen_again()
             if live.row.state is SandboxState.PAUSED:  # it dials when it goes on
