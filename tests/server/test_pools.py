@@ -117,7 +117,7 @@ async def test_what_is_parked_is_nobodys_and_counts_for_nobody(short_dir: Path) 
         await create(cloche)
         refused = await cloche.client.post("/v1/sandboxes", json={})
         assert refused.json()["code"] == "limit_reached"
-        await close_guests(cloche)
+    await close_guests(cloche)
 
 
 async def close_guests(cloche: Harness) -> None:
@@ -226,7 +226,7 @@ async def test_many_at_once_get_as_many_different_ones(short_dir: Path) -> None:
         answers = [await cloche.client.get(f"/v1/sandboxes/{one['id']}/contexts") for one in made]
         assert {answer.status_code for answer in answers} == {200}
         assert {one["id"] for one in made} <= cloche.driver.specs.keys()
-        await close_guests(cloche)
+    await close_guests(cloche)
 
 
 def guest_raw(cloche: Harness, sandbox_id: str, raw: Any) -> None:
@@ -315,7 +315,7 @@ async def test_a_pool_never_takes_more_than_the_server_may_have(short_dir: Path)
             await create(cloche, warm=False)
         await until(lambda: len(cloche.driver.specs) == 3)  # the parked ones made room
         assert (await cloche.client.post("/v1/sandboxes", json={})).json()["code"] == "limit_reached"
-        await close_guests(cloche)
+    await close_guests(cloche)
 
 
 async def test_deleting_a_pool_removes_what_is_in_it(cloche: Harness) -> None:
@@ -381,7 +381,7 @@ async def test_what_is_ready_survives_a_restart(short_dir: Path) -> None:
         made = await create(new)
         assert made["id"] in parked
         assert made["origin"]["warm"] is True
-        await close_guests(new)
+    await close_guests(new)
 
 
 async def test_after_a_restart_one_whose_context_was_not_started_is_removed(
@@ -407,7 +407,7 @@ async def test_after_a_restart_one_whose_context_was_not_started_is_removed(
     async with harness(short_dir, driver) as new:
         await until(lambda: half in driver.destroyed)
         assert ready in await filled(new, 2)
-        await close_guests(new)
+    await close_guests(new)
 
 
 async def as_if_killed(*_: object) -> None:

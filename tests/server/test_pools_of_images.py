@@ -85,7 +85,7 @@ async def test_the_limit_of_sandboxes_is_the_claimers_own(short_dir: Path) -> No
             assert (await create(cloche, other))["origin"]["warm"]
             assert (await other.post("/v1/sandboxes", json={})).json()["code"] == "limit_reached"
         assert (await create(cloche))["origin"]["warm"]
-        await close_guests(cloche)
+    await close_guests(cloche)
 
 
 async def test_only_admins_share_pools_and_others_serve_their_owner_alone(cloche: Harness) -> None:

@@ -325,6 +325,8 @@ async def test_a_volume_in_use_on_the_host_is_unmounted_by_a_later_sweep(place: 
 @needs_root
 async def test_a_server_that_was_killed_leaves_mounts_that_the_next_one_uses(place: Place) -> None:
     killed = await place.service()
+    assert killed._sweeping is not None
+    killed._sweeping.cancel()  # else it sweeps beside the next one
     kept, gone = await killed.create("ann", wanted("kept")), await killed.create("ann", wanted("gone"))
     rows = [place.sandbox(kept.id, SandboxState.RUNNING), place.sandbox(gone.id, SandboxState.RUNNING)]
     (mount,) = await killed.mounts("ann", rows[0].volumes)

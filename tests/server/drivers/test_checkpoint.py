@@ -428,7 +428,8 @@ def test_a_runtime_that_hangs_or_dies_before_the_restore_is_a_failed_start(
 
         async def add_loopback_after_a_signal(control: Control) -> None:
             for pid in driver._cgroup(spec.sandbox_id).pids():
-                os.kill(pid, number)
+                with suppress(ProcessLookupError):  # it has gone with one that was killed before it
+                    os.kill(pid, number)
             await add_loopback(control)
 
         async def start() -> None:
