@@ -176,6 +176,7 @@ class AwaitingSocket:
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
         self._connection: AsyncConnection | None = None
+        self._saying = asyncio.Lock()
 
     async def drive(self, flow: SocketFlow[T]) -> T:
         """Carry out ``flow`` and return its result."""
@@ -215,11 +216,13 @@ class AwaitingSocket:
             raise_opening(error, step.url)
 
     async def _say(self, messages: Sequence[str | bytes]) -> None:
-        try:
-            for message in messages:
-                await self._alive().send(message)
-        except ConnectionClosed as error:
-            raise lost_by(error) from error
+        """All of them before those of another task, also while the network is slow: input that is not in order is refused."""
+        async with self._saying:
+            try:
+                for message in messages:
+                    await self._alive().send(message)
+            except ConnectionClosed as error:
+                raise lost_by(error) from error
 
     async def _hear(self, timeout_s: float | None) -> str | bytes | None:
         try:
