@@ -70,8 +70,11 @@ class ExecSession:
                 self._own.notice(f"keys were lost: {plain(str(error))}")
 
     async def _keep_size(self) -> None:
+        """It may have changed before anybody was told of changes."""
         while True:
+            size, told = window_size(), self._process.info.tty
+            if told is None or (told.cols, told.rows) != size:
+                with suppress(ClocheError):  # a wrong size is not worth an end; the next change tries again
+                    await self._process.resize(*size)
             await self._resized.wait()
             self._resized.clear()
-            with suppress(ClocheError):  # a wrong size is not worth an end; the next change tries again
-                await self._process.resize(*window_size())
