@@ -40,6 +40,9 @@ async def test_a_size_that_changed_while_the_program_started_is_told(
     keeping = asyncio.create_task(session._keep_size())
     if before != (101, 33):
         assert await asyncio.wait_for(process.sizes.get(), 30) == (101, 33)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert process.sizes.empty()
     window.setenv("COLUMNS", "102")
     session._resized.set()
     assert await asyncio.wait_for(process.sizes.get(), 30) == (102, 33)
