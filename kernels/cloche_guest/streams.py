@@ -88,15 +88,18 @@ class StreamHandler(Handler, websocket.WebSocketHandler):
     async def _send_frames(self) -> None:
         try:
             async for items in self._feed.batches(self._cursor):
-                sent = [
-                    self.write_message(frame(item, text_records=self.text_records))
-                    for item in shown(items, self.hidden_kinds)
-                ]
+                sent = [self._send_frame(item) for item in shown(items, self.hidden_kinds)]
                 if sent:
                     await sent[-1]
             self.close(1000)
         except (websocket.WebSocketClosedError, iostream.StreamClosedError):
             return
+
+    def _send_frame(self, item: Record | Gap) -> asyncio.Future[None]:
+        """The last one of a batch is awaited; that the others are lost with the connection is no news."""
+        written = self.write_message(frame(item, text_records=self.text_records))
+        written.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return written
 
 
 async def send_sse(
