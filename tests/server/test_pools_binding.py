@@ -118,9 +118,9 @@ async def test_one_that_refuses_to_be_somebodys_fails_and_says_why(cloche: Harne
 async def test_one_that_does_not_answer_is_told_again_by_the_next_call(
     cloche: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloche_server.sandboxes._binding.BOUND_S", 0.1)
-    monkeypatch.setattr("cloche_server.sandboxes._binding.ENDING_S", 0.05)
     sandbox_id = await claimed(cloche, env={"A": "1"})
+    monkeypatch.setattr("cloche_server.sandboxes._binding.BOUND_S", 0.1)  # not before: each was told once in the pool
+    monkeypatch.setattr("cloche_server.sandboxes._binding.ENDING_S", 0.05)
 
     async def silent(*_: Any) -> None:
         await asyncio.sleep(3600)

@@ -438,7 +438,8 @@ def test_a_runtime_that_hangs_or_dies_before_the_restore_is_a_failed_start(
 
         monkeypatch.setattr(Control, "add_loopback", add_loopback_after_a_signal)
         monkeypatch.setattr("cloche_server.drivers._oci_driver.START_ATTEMPTS", 1)
-        monkeypatch.setattr("cloche_server.drivers._start.RUNTIME_BOUND_S", 2.0)
+        if number is signal.SIGSTOP:  # else the bound is for what runs, on a busy machine
+            monkeypatch.setattr("cloche_server.drivers._start.RUNTIME_BOUND_S", 2.0)
         with pytest.raises(SandboxStartFailed, match=said):
             asyncio.run(start())
         assert traces(spec.sandbox_id, roots) == NOTHING
