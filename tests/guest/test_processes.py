@@ -591,7 +591,7 @@ def test_only_a_running_process_with_a_tty_is_resized(guest: Guest, processes: P
 def test_the_end_of_input_on_a_tty_is_ctrl_d(processes: Processes) -> None:
     process_id = processes.start("cat", tty={}, stdin="open")
     processes.write(process_id, b"a\n", "?close=1")
-    assert processes.finish(process_id)["exit"]["code"] == 0
+    assert (process := processes.finish(process_id))["exit"]["code"] == 0, process
 
 
 # Bounds

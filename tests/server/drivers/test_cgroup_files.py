@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -226,3 +228,21 @@ def test_freezing_waits_until_all_stand_still(tmp_path: Path) -> None:
 
     asyncio.run(freeze_slowly())
     assert cgroup.is_frozen()
+
+
+def test_a_number_that_names_a_stranger_by_now_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look and the signal a process may end and its number be given to anybody on the host."""
+    cgroup = Cgroup(CgroupLayout(2, dict.fromkeys(Controller, tmp_path), Freezer(2, tmp_path)), "x" * 20)
+    inside, stranger = (subprocess.Popen(["sleep", "1000"]) for _ in range(2))
+    seen = [{inside.pid, stranger.pid}]
+    monkeypatch.setattr(
+        cgroup, "pids", lambda: seen.pop() if seen else {inside.pid} if inside.poll() is None else set()
+    )
+    try:
+        asyncio.run(cgroup.kill_all())
+        assert inside.wait(60) == -signal.SIGKILL
+        assert stranger.poll() is None
+    finally:
+        for process in (inside, stranger):
+            process.kill()
+            process.wait()
