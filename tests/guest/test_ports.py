@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -13,9 +14,10 @@ import pytest
 from guest_process import Guest, parse_sse, wait_for
 
 from cloche.errors import PortClosed
+from cloche_guest.ports import _tunnel
 from cloche_guest.ports._holders import find_holders, sockets_of
 from cloche_guest.ports._table import Listener, parse_listeners, sockets_in_use
-from cloche_guest.ports._tunnel import connect_app
+from cloche_guest.ports._tunnel import connect_app, relay
 
 BIG = 32 * 1024 * 1024
 
@@ -224,6 +226,26 @@ def test_an_app_learns_that_the_server_has_hung_up(guest: Guest) -> None:
             inside.settimeout(60)
             assert inside.recv(1) == b""
             wait_for(lambda: is_reset(inside), "the app's connection to be closed in both directions")
+
+
+async def test_an_app_that_says_nothing_is_let_go_when_the_server_has_hung_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends nothing has no other way to learn of it. Both connections stayed for as long as the app waited."""
+    monkeypatch.setattr(_tunnel, "HANG_UP_LOOK_S", 0.02)
+    loop = asyncio.get_running_loop()
+    server, outer = socket.socketpair()
+    with listening() as app, server:
+        inner = await connect_app(port_of(app))
+        inside, _ = app.accept()
+        with inside:
+            for each in (server, inside):
+                each.setblocking(False)
+            relaying = asyncio.create_task(relay(outer, inner, b"first"))
+            assert await loop.sock_recv(server, 10) == b"first"
+            await loop.sock_sendall(server, b"last")
+            server.close()
+            async with asyncio.timeout(60):
+                await relaying
+                assert await loop.sock_recv(inside, 10) == b"last"
 
 
 def is_reset(made: socket.socket) -> bool:

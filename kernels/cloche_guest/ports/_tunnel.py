@@ -73,6 +73,7 @@ class _End(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.ended = asyncio.get_running_loop().create_future()
+        self.eof = asyncio.get_running_loop().create_future()
         self.received_eof = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -100,6 +101,8 @@ class _End(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self.received_eof = True
+        if not self.eof.done():  # it is told again after a pause
+            self.eof.set_result(None)
         other = self.peer.transport
         if self.peer.received_eof:
             self.close()
@@ -125,6 +128,10 @@ class _End(asyncio.Protocol):
     def abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
+
+    @property
+    def has_unsent(self) -> bool:
+        return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
     def hung_up(self) -> bool:
         """Both directions are over for the other side. After an end of file this tells a close from a half-close."""
@@ -157,10 +164,12 @@ async def relay(outer: socket.socket, inner: socket.socket, first: bytes) -> Non
 
 
 async def _ended(server: _End, app: _End) -> None:
-    """A server that has hung up gets no more of an app that goes on sending nothing: the app's side is closed, too."""
+    """A server that has hung up gets no more of an app that goes on sending nothing: the app's side is closed, too, once it
+    has taken what the server said before."""
     both = asyncio.gather(server.ended, app.ended)
+    await asyncio.wait({both, server.eof}, return_when=asyncio.FIRST_COMPLETED)
     while not both.done():
-        await asyncio.wait({both}, timeout=HANG_UP_LOOK_S if server.received_eof else None)
-        if server.received_eof and not both.done() and server.hung_up():
+        await asyncio.wait({both}, timeout=HANG_UP_LOOK_S)
+        if not both.done() and server.hung_up() and not app.has_unsent:
             app.abort()
             server.abort()
