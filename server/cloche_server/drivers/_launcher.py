@@ -225,6 +225,7 @@ def user_namespace(first_id: int) -> int:
         check(libc.unshare(CLONE_NEWUSER), "unshare user namespace")
         os.write(ready_write, b"1")
         signal.pause()
+    os.close(ready_write)  # else the end of a child that says nothing would be waited for, for ever
     if os.read(ready_read, 1) != b"1":
         raise OSError("no user namespace")
     for name in ("uid_map", "gid_map"):
@@ -234,7 +235,6 @@ def user_namespace(first_id: int) -> int:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     os.close(ready_read)
-    os.close(ready_write)
     return namespace
 
 

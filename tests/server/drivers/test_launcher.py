@@ -184,3 +184,25 @@ def test_it_ends_with_its_server() -> None:
         server.kill()
     assert select.select([launcher], [], [], 60)[0]
     os.close(launcher)
+
+
+MUTE = """
+import os
+from cloche_server.drivers import _launcher
+
+class Libc:
+    def unshare(flags):
+        os._exit(1)
+
+_launcher.libc = Libc
+try:
+    _launcher.user_namespace(0x7000_0000)
+except OSError as error:
+    print(error)
+"""
+
+
+def test_a_helper_that_ends_without_a_word_is_not_waited_for() -> None:
+    """A start one of whose processes was killed stood still for its whole bound, 20 s, before it was tried again."""
+    done = subprocess.run([sys.executable, "-c", MUTE], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "no user namespace\n"
