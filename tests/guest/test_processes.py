@@ -588,6 +588,14 @@ def test_only_a_running_process_with_a_tty_is_resized(guest: Guest, processes: P
     assert guest.call("POST", f"/v1/processes/{over}/resize", {"cols": 90, "rows": 31})["tty"]["cols"] == 80
 
 
+def test_a_program_that_closes_its_tty_before_it_ends_is_not_hung_up_on(processes: Processes) -> None:
+    """`cat` does so, a moment before it exits."""
+    line = "exec <&- >&- 2>&-; sleep 0.3; echo back >/dev/tty; exit 3"
+    process_id = processes.start("sh", "-c", line, tty={}, stdin="open")
+    assert (process := processes.finish(process_id))["exit"]["code"] == 3, process
+    assert stdout_of(processes, process_id) == b"back\r\n"
+
+
 def test_the_end_of_input_on_a_tty_is_ctrl_d(processes: Processes) -> None:
     process_id = processes.start("cat", tty={}, stdin="open")
     processes.write(process_id, b"a\n", "?close=1")

@@ -23,20 +23,31 @@ DRAIN_BYTES: Final = 4 * 1024 * 1024
 """More than a pipe can hold (1 MiB at most for users): what the root wrote before its exit is within this."""
 
 
+REOPENED_S: Final = 0.05
+"""Between looks at a terminal that no program has open. Nothing tells that one opens it by its name."""
+
+
 class OutputPipe:
-    """Reads one descriptor to its end, then closes it."""
+    """Reads one descriptor to its end, then closes it.
+
+    A terminal that no program has open is at its end only when the root is gone, too: whoever exits closes its output a
+    moment before, and is hung up on (SIGHUP) when we close ours in that moment.
+    """
 
     def __init__(self, descriptor: int, on_data: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
         self._descriptor = descriptor
         self._on_data = on_data
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
+        self._root_is_gone = False
+        self._look: asyncio.TimerHandle | None = None
         self.ended = False
         os.set_blocking(descriptor, False)
-        self._loop.add_reader(descriptor, self._readable)
+        self._listen()
 
     def drain(self) -> None:
-        """Take what is there now."""
+        """The root is gone: take what is there now."""
+        self._root_is_gone = True
         taken = 0
         while not self.ended and taken < DRAIN_BYTES:
             count = self._read()
@@ -58,8 +69,16 @@ class OutputPipe:
         """Closing twice does nothing."""
         if not self.ended:
             self.ended = True
-            self._loop.remove_reader(self._descriptor)
+            self._pause()
             os.close(self._descriptor)
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._descriptor, self._readable)
+
+    def _pause(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        if self._look is not None:
+            self._look.cancel()
 
     def _readable(self) -> None:
         for _ in range(READS_A_TURN):
@@ -72,7 +91,11 @@ class OutputPipe:
             data = os.read(self._descriptor, READ_BYTES)
         except BlockingIOError:
             return 0
-        except OSError:  # EIO: no program has the terminal open any more
+        except OSError:  # EIO: no program has the terminal open
+            if not self._root_is_gone:
+                self._pause()
+                self._look = self._loop.call_later(REOPENED_S, self._listen)
+                return 0
             data = b""
         if data:
             self._on_data(data)
