@@ -18,7 +18,7 @@ from cloche_server.drivers._base import UPLINK_MOUNT, SandboxSpec, WhenSaved
 from cloche_server.drivers._cgroup import WORK_BYTES, Cgroup
 from cloche_server.drivers._cgroup_files import EARLY_WEIGHT, MEBIBYTE, NORMAL_WEIGHT
 from cloche_server.drivers._checkpoint import BOUND_PER_GIB_S, DISK, read_record
-from cloche_server.drivers._console import read_console
+from cloche_server.drivers._console import read_console, until_complete
 from cloche_server.drivers._control import ControlFailed, controlling, until_listening
 from cloche_server.drivers._launch_orders import LaunchOrders, pick_stage
 from cloche_server.drivers._launching import LauncherAhead, end_of
@@ -37,11 +37,6 @@ KERNEL_STATE: Final = "checkpoint.img"
 RESTORE_BOUND_PER_STATE_MB_S: Final = 2.0
 """The state of gVisor's kernel. Measured: 1.7 s of processor time for 59 MB (50,000 files of the sandbox's own); the rest is
 for a busy machine."""
-
-DRAIN_BOUND_S: Final = 2.0
-"""For the last words of a runtime that failed to reach the console: one pipe and one write, and the start of two programs
-where it failed at once. Over as soon as the cgroup is empty, which it never is when the command was killed
-that had made the sandbox."""
 
 
 class AttemptFailed(Exception):
@@ -161,13 +156,6 @@ def runtime_bound_s(spec: SandboxSpec) -> float:
     return RUNTIME_BOUND_S + RESTORE_BOUND_PER_STATE_MB_S * state_mb + BOUND_PER_GIB_S * all_gib
 
 
-def command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
 def make_directories(layout: Layout, paths: SandboxPaths) -> None:
     """All private to root: nothing inside a sandbox reaches them by path."""
     for directory in (layout.homes, layout.disks, paths.home, paths.bundle, paths.runtime):
@@ -254,16 +242,8 @@ async def _launch(ahead: LauncherAhead, paths: SandboxPaths, cgroup: Cgroup, bou
     except TimeoutError:
         raise AttemptFailed(f"no sandbox after {bound_s:.0f} s", read_console(paths)) from None
     if code != 0:
-        await _until_empty(cgroup)
+        await until_complete(cgroup)
         raise AttemptFailed(f"the runtime ended with {code}", read_console(paths))
-
-
-async def _until_empty(cgroup: Cgroup) -> None:
-    """The console's reader ends when its last writer does; then the console is complete."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(DRAIN_BOUND_S):
-            while cgroup.pids():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
 
 
 def _write_private(path: Path, text: str) -> None:

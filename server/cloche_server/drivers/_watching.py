@@ -17,14 +17,13 @@ from typing import Final
 from cloche.errors import SandboxNotRunning
 from cloche_server.drivers._base import RunState, SandboxStatus, check_sandbox_id
 from cloche_server.drivers._cgroup import Cgroup
-from cloche_server.drivers._console import read_console
+from cloche_server.drivers._console import command_line, read_console, until_complete
 from cloche_server.drivers._exit_record import explain, load_exit, save_exit, status_of
 from cloche_server.drivers._exit_watch import ExitWatch
 from cloche_server.drivers._layout import Layout
 from cloche_server.drivers._runtimes import Runtime, saves_memory
 from cloche_server.drivers._sandbox_watch import End, SandboxWatch, hold
 from cloche_server.drivers._saving import thaw_if_abandoned
-from cloche_server.drivers._start import command_line
 from cloche_server.drivers._under_way import UnderWay
 from cloche_server.drivers._unsettled import settle
 
@@ -109,6 +108,8 @@ class Watching:
         paths, cgroup, watch = self._layout.of(sandbox_id), self._cgroup(sandbox_id), self._watches.get(sandbox_id)
         end = await watch.end() if watch else End(None)
         helper = self._runtime.helper if end.of_helper else ""
+        if not end.of_helper:
+            await until_complete(cgroup)
         status = status_of(end.wait_status, cgroup.oom_kills(), read_console(paths)[-OUTPUT_TAIL_CHARS:], helper)
         save_exit(paths, status)
         await cgroup.kill_all()

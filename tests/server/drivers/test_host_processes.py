@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -126,6 +127,41 @@ def test_an_orderly_end_is_not_the_file_proxys(driver: OciDriver, rootfs: Path, 
         connection, _ = sandbox.uplink.accept()
         status = how_it_ends(driver, sandbox.id, before=connection.close)
     assert (status.reason, status.exit_code, status.helper) == (ExitReason.EXIT, 7, "")
+
+
+LAST_WORDS = """
+import os, socket
+server = socket.socket(socket.AF_UNIX)
+server.connect('/run/cloche/uplink.sock')
+server.recv(1)
+os.write(1, b'bye')
+os._exit(7)
+"""
+
+
+def test_the_last_words_are_in_the_record_of_the_end(driver: OciDriver, rootfs: Path, scratch: Path) -> None:
+    """Also when whoever writes them down gets a processor only later: it stands still here until the sandbox has ended."""
+    with running(driver, rootfs, scratch, guest_argv=("/usr/bin/python3", "-uIc", LAST_WORDS)) as sandbox:
+        connection, _ = sandbox.uplink.accept()
+        _until(lambda: len(pids_of(sandbox, is_console)) == 2)
+        readers = pids_of(sandbox, is_console)
+
+        def signal_all(number: int) -> None:
+            for pid in readers:
+                os.kill(pid, number)
+
+        def end_it() -> None:
+            signal_all(signal.SIGSTOP)
+            connection.close()
+            threading.Thread(target=go_on).start()
+
+        def go_on() -> None:
+            _until(lambda: not driver._watching.is_alive(sandbox.id))
+            time.sleep(0.1)  # in which the end is noticed
+            signal_all(signal.SIGCONT)
+
+        status = how_it_ends(driver, sandbox.id, before=end_it)
+    assert (status.exit_code, status.output) == (7, "bye")
 
 
 LOUD = """
