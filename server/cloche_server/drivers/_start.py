@@ -94,6 +94,9 @@ async def _start_with_memory(
         cgroup.raise_memory(limit + WORK_BYTES)
         async with controlling(control) as sandbox:
             await _obeyed(RUNTIME_BOUND_S, sandbox.add_loopback(), paths)
+            await asyncio.wait((saved, making), return_when=asyncio.FIRST_COMPLETED)
+            if making.done():
+                await making  # what fails in its last steps is not waited for
             await asyncio.shield(saved)
             check_checkpoint(spec, runtime, version)
             assert spec.checkpoint is not None

@@ -16,6 +16,8 @@ import pytest
 
 from cloche.errors import InvalidRequest, SandboxNotRunning, SandboxStartFailed, StorageFull
 from cloche_server.drivers import OciDriver, RunState, SandboxSpec, WhenSaved
+from cloche_server.drivers._console import command_line
+from cloche_server.drivers._control import until_listening
 
 from .harness import NOTHING, Limits, Sandbox, Uplink, make_spec, new_id, running, traces
 from .test_checkpoint import BEAT, beat, next_beat, save
@@ -139,6 +141,28 @@ def test_it_can_be_destroyed_while_it_waits(child: Sandbox, rootfs: Path, scratc
 
     asyncio.run(early())
     assert traces(child.id, roots) == NOTHING
+
+
+@pytest.mark.expected_logs("start 1 of sandbox")
+def test_a_runtime_that_fails_when_all_but_its_last_step_is_done_is_tried_again_at_once(
+    child: Sandbox, rootfs: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when its source is saved, which may take long."""
+    killed: list[int] = []
+
+    async def listening_and_killed(control: Path, making: asyncio.Task[None]) -> None:
+        await until_listening(control, making)
+        for pid in child.driver._cgroup(child.id).pids() if not killed else ():
+            if b"\0create\0" in command_line(pid):  # it writes the number of the first process down, and ends
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+    async def early() -> None:
+        async with begun(child.driver, spec_of(child, rootfs, scratch / "saved")):
+            assert killed
+
+    monkeypatch.setattr("cloche_server.drivers._start.until_listening", listening_and_killed)
+    asyncio.run(early())
 
 
 SERVER = """
