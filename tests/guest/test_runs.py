@@ -182,6 +182,22 @@ def test_clear_output_with_wait_waits_for_the_next_output(shared: Context) -> No
     assert text(shared.ok(code + "\nprint('b')")) == "b\n"
 
 
+def test_text_stays_behind_what_was_shown_before_it(shared: Context) -> None:
+    """A flush that was queued before both must not take the text along, however late it comes to its turn."""
+    run = shared.ok(
+        "import sys, threading\n"
+        "from IPython.display import clear_output\n"
+        "go, publishing = threading.Event(), get_ipython().kernel.iopub_thread\n"
+        "print('a', flush=True)\n"
+        "publishing.schedule(go.wait)\n"
+        "publishing.schedule(sys.stdout._flush)\n"
+        "clear_output(wait=True)\n"
+        "print('b')\n"
+        "go.set()"
+    )
+    assert text(run) == "b\n"
+
+
 def test_an_update_changes_the_display_of_an_earlier_run(shared: Context) -> None:
     """nteract#1447: update_display_data must touch all outputs of that id, in whatever cell they are."""
     one = shared.ok("h = display('one', display_id=True)\ndisplay('copy', display_id=h.display_id)")

@@ -15,6 +15,7 @@ What stock ipykernel does differently, and why it is not enough here:
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -43,6 +44,8 @@ class Segments:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._segments: list[tuple[str, Header, list[str]]] = []
+        self._taken = 0  # segments, ever
+        self._is_marked = False  # behind the last one
         self._chars = 0
         self.sending = False  # taken, but not yet handed to the socket
         self.written_s = 0.0
@@ -55,20 +58,31 @@ class Segments:
     def add(self, name: str, parent: Header, text: str) -> int:
         """Returns the number of characters waiting now."""
         with self._lock:
-            last = self._segments[-1] if self._segments else None
+            last = self._segments[-1] if self._segments and not self._is_marked else None
             if last is not None and last[1] is parent and last[0] == name:
                 last[2].append(text)
             else:
                 self._segments.append((name, parent, [text]))
+                self._is_marked = False
             self._chars += len(text)
             return self._chars
 
-    def take(self) -> list[tuple[str, Header, str]]:
-        """Everything that waits; nothing waits afterwards."""
+    def mark(self) -> int:
+        """The place behind what is written now, for `take`."""
         with self._lock:
-            self.sending = bool(self._segments)
-            segments, self._segments, self._chars = self._segments, [], 0
-        return [(name, parent, "".join(parts)) for name, parent, parts in segments]
+            self._is_marked = True
+            return self._taken + len(self._segments)
+
+    def take(self, mark: int) -> list[tuple[str, Header, str]]:
+        """What waits before the mark."""
+        with self._lock:
+            count = max(0, mark - self._taken)
+            self.sending = count > 0  # first: `is_empty` looks without the lock
+            taken, self._segments = self._segments[:count], self._segments[count:]
+            self._taken += count
+            texts = [(name, parent, "".join(parts)) for name, parent, parts in taken]
+            self._chars -= sum(len(text) for _, _, text in texts)
+        return texts
 
     def after_fork(self) -> None:
         """A forked child must not send again what its parent will send, and the lock may be held by nobody."""
@@ -154,17 +168,27 @@ class KernelStream(OutStream):
             return
         self._flush_pending = True
         thread = self.pub_thread
-        thread.schedule(lambda: self._io_loop.call_later(self.flush_interval, thread.schedule, self._flush))
+        thread.schedule(
+            lambda: self._io_loop.call_later(self.flush_interval, lambda: thread.schedule(self._flush)),
+        )
 
-    def _flush(self) -> None:
-        """Runs in the IOPub thread: send what waits, of both streams."""
+    @property
+    def _flush(self) -> Callable[[], None]:
+        """What ipykernel queues for the IOPub thread, or calls there: it sends what was written when it was queued. Text of
+        a moment later may have to wait for a display that was queued between the two."""
+        return functools.partial(self._send_until, SEGMENTS.mark())
+
+    def _send_until(self, mark: int) -> None:
+        """Of both streams."""
         self._flush_pending = False
         try:
-            for name, parent, text in SEGMENTS.take():
+            for name, parent, text in SEGMENTS.take(mark):
                 for start in range(0, len(text), MESSAGE_CHARS):
                     self._send(name, parent, text[start : start + MESSAGE_CHARS])
         finally:
             SEGMENTS.sending = False
+        if not SEGMENTS.is_empty:
+            self._schedule_flush()
 
     def _send(self, name: str, parent: Header, text: str) -> None:
         self.session.pid = os.getpid()
