@@ -13,8 +13,9 @@ from typing import TypeVar
 import pytest
 
 from cloche._attachment import AttachmentFlows, Where
+from cloche._flow import driven
 from cloche._patience import Patience
-from cloche._socket import Hear, Open, Say, SocketFlow, SocketLost
+from cloche._socket import Hear, Open, Say, SocketFlow, SocketLost, SocketStep
 from cloche.cli._own_terminal import OwnTerminal
 from cloche.cli._shell_session import ShellSession
 from cloche.errors import ClocheError, LimitReached, NotFound, SandboxNotRunning, SandboxUnreachable
@@ -48,18 +49,14 @@ class Leaving:
         return self.incoming.pop(0)
 
     def carry_out(self, flow: SocketFlow[T]) -> T:
-        outcome: object = None
-        failure: Exception | None = None
-        while True:
-            try:
-                step = flow.send(outcome) if failure is None else flow.throw(failure)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            lost = isinstance(step, Say) and step.messages and self.gone
-            lost = lost or (isinstance(step, Hear) and not self.incoming)
-            failure = LEFT if lost else None
-            self.said += step.messages if isinstance(step, Say) else []
-            outcome = self.hear() if isinstance(step, Hear) and not lost else None
+        return driven(flow, self.take)
+
+    def take(self, step: SocketStep) -> object:
+        lost = isinstance(step, Say) and step.messages and self.gone
+        self.said += step.messages if isinstance(step, Say) else []
+        if lost or (isinstance(step, Hear) and not self.incoming):
+            raise LEFT
+        return self.hear() if isinstance(step, Hear) else None
 
     async def drive(self, flow: SocketFlow[T]) -> T:
         return self.carry_out(flow)
@@ -121,25 +118,19 @@ class Broken(Leaving):
         self.outcomes: list[ClocheError | list[str | bytes | None]] = [[WELCOME, FIRST], *outcomes]
         self.lost = lost
 
-    def carry_out(self, flow: SocketFlow[T]) -> T:
-        outcome: object = None
-        failure: Exception | None = None
-        while True:
-            try:
-                step = flow.send(outcome) if failure is None else flow.throw(failure)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            outcome, failure = None, None
-            if isinstance(step, Open):
-                opened = self.outcomes.pop(0)
-                failure = opened if isinstance(opened, ClocheError) else None
-                self.incoming = [] if isinstance(opened, ClocheError) else opened
-            elif isinstance(step, Hear) and not self.incoming:
-                failure = self.lost
-            elif isinstance(step, Hear):
-                outcome = self.hear()
-            elif isinstance(step, Say):
-                self.said += step.messages
+    def take(self, step: SocketStep) -> object:
+        if isinstance(step, Open):
+            opened = self.outcomes.pop(0)
+            self.incoming = [] if isinstance(opened, ClocheError) else opened
+            if isinstance(opened, ClocheError):
+                raise opened
+        elif isinstance(step, Hear):
+            if not self.incoming:
+                raise self.lost
+            return self.hear()
+        elif isinstance(step, Say):
+            self.said += step.messages
+        return None
 
 
 def shown_by(socket: Leaving, directory: os.PathLike[str]) -> ShellSession:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from cloche_server.drivers import ExitReason, OciDriver, RunState, SandboxStatus, open_drivers
+from cloche_server.drivers._cgroup import Cgroup
+from cloche_server.drivers._console import until_complete
 
 from .harness import HELD, NOTHING, Sandbox, make_spec, new_id, running, traces
 from .test_checkpoint import restored, save
@@ -139,8 +140,10 @@ os._exit(7)
 """
 
 
-def test_the_last_words_are_in_the_record_of_the_end(driver: OciDriver, rootfs: Path, scratch: Path) -> None:
-    """Also when whoever writes them down gets a processor only later: it stands still here until the sandbox has ended."""
+def test_the_last_words_are_in_the_record_of_the_end(
+    driver: OciDriver, rootfs: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when whoever writes them down gets a processor only later: it stands still here until it is waited for."""
     with running(driver, rootfs, scratch, guest_argv=("/usr/bin/python3", "-uIc", LAST_WORDS)) as sandbox:
         connection, _ = sandbox.uplink.accept()
         _until(lambda: len(pids_of(sandbox, is_console)) == 2)
@@ -153,13 +156,12 @@ def test_the_last_words_are_in_the_record_of_the_end(driver: OciDriver, rootfs: 
         def end_it() -> None:
             signal_all(signal.SIGSTOP)
             connection.close()
-            threading.Thread(target=go_on).start()
 
-        def go_on() -> None:
-            _until(lambda: not driver._watching.is_alive(sandbox.id))
-            time.sleep(0.1)  # in which the end is noticed
-            signal_all(signal.SIGCONT)
+        async def go_on_behind_the_first_look(cgroup: Cgroup) -> None:
+            asyncio.get_running_loop().call_soon(signal_all, signal.SIGCONT)
+            await until_complete(cgroup)
 
+        monkeypatch.setattr("cloche_server.drivers._watching.until_complete", go_on_behind_the_first_look)
         status = how_it_ends(driver, sandbox.id, before=end_it)
     assert (status.exit_code, status.output) == (7, "bye")
 
